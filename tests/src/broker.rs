@@ -133,7 +133,7 @@ impl TestBroker {
         &self.process.bound
     }
 
-    /// Its data folder.
+    /// Data folder.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         data(self.folder.path())
@@ -151,7 +151,7 @@ impl TestBroker {
         self.folder.path().join("fulmar.toml")
     }
 
-    /// Its process identifier.
+    /// Process identifier.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.child.id()

@@ -76,7 +76,7 @@ impl Host {
         host
     }
 
-    /// Its folder, where commands are typed.
+    /// Folder, where commands are typed.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -11,11 +11,11 @@ pub use fulmar_identity::AdministrationRole as Role;
 pub struct Principal {
     /// The name.
     pub name: String,
-    /// What it may do.
+    /// Role of the user.
     pub role: Role,
 }
 
-/// What a request shows of its sender.
+/// Credentials of a request's sender.
 #[derive(Clone, Copy)]
 pub enum Credentials<'a> {
     /// `Authorization: Bearer TOKEN`.
@@ -45,11 +45,11 @@ pub enum Refused {
 pub struct Login {
     /// Whose it is.
     pub principal: Principal,
-    /// What its user may do at a later time; `None` once the credentials are no longer valid. Answers from memory.
+    /// Role of its user at a later time; `None` once the credentials are no longer valid. Answers from memory.
     pub holds: Holds,
 }
 
-/// What the user of a login may do now.
+/// Role that the user of a login has now.
 pub type Holds = Arc<dyn Fn() -> Option<Role> + Send + Sync>;
 
 fulmar_text::opaque_debug!(Login { principal });

@@ -35,7 +35,7 @@ const LOGGED_AT_ONCE: f64 = 100.0;
 /// Taps at once.
 pub(crate) const MAX_TAPS: usize = 8;
 
-/// What the server gives to the API.
+/// Parts of the server that the API uses.
 pub struct Settings {
     /// The broker.
     pub broker: Arc<Broker>,
@@ -65,11 +65,11 @@ pub(crate) struct LogUntil {
     pub(crate) until_ms: Option<i64>,
     /// Changes so far: only the last one ends at its time.
     pub(crate) changes: u64,
-    /// What waits for that time.
+    /// The task that waits for that time.
     pub(crate) back: Option<AbortHandle>,
 }
 
-/// What handlers share.
+/// State that handlers share.
 #[derive(Debug)]
 pub(crate) struct Inner {
     settings: Settings,
@@ -126,7 +126,7 @@ impl App {
     pub(crate) fn login_failed(&self, user: Option<&str>, from: IpAddr, refused: Refused) {
         let user = &*cut(user.unwrap_or("(token)"), MAX_TEXT_BYTES);
         tracing::warn!(user, peer = %from, ?refused, "administration: login refused");
-        if self.logged_failures.take((), Instant::now()).is_err() {
+        if self.logged_failures.take_token((), Instant::now()).is_err() {
             return;
         }
         let (who, from, object) = (user.to_owned(), from.to_string(), String::new());

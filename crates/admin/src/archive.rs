@@ -21,7 +21,7 @@ const FORMAT: u32 = 1;
 /// Bytes of a list at most.
 const MAX_MANIFEST_BYTES: u64 = 64 << 20;
 
-/// What is in an archive.
+/// Contents of an archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The form of the archive.
@@ -30,7 +30,7 @@ pub struct Manifest {
     pub version: String,
     /// When, in milliseconds since the Unix epoch.
     pub created_ms: i64,
-    /// What is not in it, in words.
+    /// Descriptions of what is not in it.
     pub left_out: Vec<String>,
     /// The files by their path in the data folder.
     files: BTreeMap<String, Listed>,
@@ -49,7 +49,7 @@ pub enum RestoreError {
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// Which.
+        /// Path of the file.
         path: String,
         /// Why.
         source: io::Error,
@@ -70,7 +70,6 @@ pub enum RestoreError {
     Damaged(String),
 }
 
-/// The files of a folder, by their path in it.
 fn files(folder: &Path, below: &str, found: &mut BTreeMap<String, PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -201,7 +200,7 @@ fn unpack(file: File, folder: &Path) -> Result<Manifest, RestoreError> {
         let expected = expected
             .filter(|_| entry.header().entry_type() == EntryType::Regular && is_inside(&path))
             .ok_or_else(|| RestoreError::Damaged(format!("{name:?} is not in its list")))?;
-        if *expected != put(entry, &folder.join(&path))? {
+        if *expected != write_entry(entry, &folder.join(&path))? {
             return Err(RestoreError::Damaged(format!(
                 "{name} has another checksum than its list says"
             )));
@@ -218,7 +217,7 @@ fn is_inside(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-fn put(entry: impl Read, path: &Path) -> Result<Listed, RestoreError> {
+fn write_entry(entry: impl Read, path: &Path) -> Result<Listed, RestoreError> {
     let failed = |source| RestoreError::Io { path: path.display().to_string(), source };
     if let Some(above) = path.parent() {
         fs::DirBuilder::new().mode(0o700).recursive(true).create(above).map_err(failed)?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::caller::{Administrator, Asked, Caller};
+use crate::caller::{Administrator, Call, Caller};
 use crate::page::{PageQuery, Paged};
 use crate::problem::Problem;
 use crate::store::{AuditEntry, AuditQuery, MAX_TEXT_BYTES, NewEntry, Store, StoreError, cut};
@@ -17,7 +17,6 @@ pub(crate) struct Change {
     pub(crate) caller: Caller,
     /// Such as `client.disconnect`.
     pub(crate) action: &'static str,
-    /// To what.
     pub(crate) object: String,
     /// Values before and after, without secrets.
     pub(crate) detail: Value,
@@ -85,11 +84,11 @@ impl App {
     }
 }
 
-/// Which entries.
+/// Filter of entries.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct EntryFilter {
     /// From this time on, in milliseconds since the Unix epoch.
     since_ms: Option<i64>,
 }
@@ -104,10 +103,10 @@ pub(crate) struct Entries {
 }
 
 /// The log of changes
-#[utoipa::path(get, path = "/audit", params(PageQuery, Wanted), responses((status = 200, body = Entries)))]
+#[utoipa::path(get, path = "/audit", params(PageQuery, EntryFilter), responses((status = 200, body = Entries)))]
 pub(crate) async fn list(
-    Asked(app, _): Asked<Administrator>,
-    Paged { page, wanted }: Paged<Wanted>,
+    Call(app, _): Call<Administrator>,
+    Paged { page, wanted }: Paged<EntryFilter>,
 ) -> Result<Json<Entries>, Problem> {
     let most = page.limit()?;
     let query = AuditQuery {

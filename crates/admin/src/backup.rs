@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 
 use crate::archive;
 use crate::audit::Change;
-use crate::caller::{Administrator, Asked, Role};
+use crate::caller::{Administrator, Call, Role};
 use crate::problem::Problem;
 
-/// How the folder for copies begins.
+/// Beginning of the name of the folder for copies.
 const FOLDER_PREFIX: &str = ".backup-";
 
 /// Removes the copies that a crash has left in the data folder, which is locked.
@@ -95,7 +95,7 @@ fn until(
 /// restores it into an empty folder. It has secrets: keep it as the data folder itself.
 #[utoipa::path(get, path = "/backup", responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 507, description = "The disk has no room for the copies")))]
 pub(crate) async fn backup(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
 ) -> Result<Response, Problem> {
     let permit = std::sync::Arc::clone(&app.backups).try_acquire_owned();
     let permit =

@@ -11,7 +11,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::audit::Change;
-use crate::caller::{Asked, Operator, Viewer};
+use crate::caller::{Call, Operator, Viewer};
 use crate::extract::{Json, Name};
 use crate::problem::Problem;
 use crate::store::{BanRow, Store, StoreError};
@@ -105,7 +105,7 @@ fn checked(field: &str, text: &str) -> Result<String, Problem> {
 
 /// Bans that have not ended
 #[utoipa::path(get, path = "/bans", responses((status = 200, body = Bans)))]
-pub(crate) async fn list(Asked(app, _): Asked<Viewer>) -> Result<JsonBody<Bans>, Problem> {
+pub(crate) async fn list(Call(app, _): Call<Viewer>) -> Result<JsonBody<Bans>, Problem> {
     let now = app.now_ms();
     let bans = app.stored(move |store| store.bans(now)).await?;
     Ok(JsonBody(Bans { bans }))
@@ -117,7 +117,7 @@ pub(crate) async fn list(Asked(app, _): Asked<Viewer>) -> Result<JsonBody<Bans>,
 /// survives restarts, and replaces an earlier one of the same client, user or network.
 #[utoipa::path(post, path = "/bans", request_body = NewBan, responses((status = 201, body = BanRow)))]
 pub(crate) async fn add(
-    Asked(app, Operator(caller)): Asked<Operator>,
+    Call(app, Operator(caller)): Call<Operator>,
     Json(new): Json<NewBan>,
 ) -> Result<(StatusCode, JsonBody<BanRow>), Problem> {
     let (kind, value) = new.whom()?;
@@ -162,7 +162,7 @@ pub(crate) async fn add(
 /// Lift a ban
 #[utoipa::path(delete, path = "/bans/{id}", params(("id" = i64, Path, description = "Number of the ban")), responses((status = 204, description = "It is lifted")))]
 pub(crate) async fn lift(
-    Asked(app, Operator(caller)): Asked<Operator>,
+    Call(app, Operator(caller)): Call<Operator>,
     Name(id): Name,
 ) -> Result<StatusCode, Problem> {
     let unknown = || {

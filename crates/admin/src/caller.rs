@@ -87,7 +87,7 @@ impl FromRequestParts<App> for Caller {
             },
             None => remote(parts, app).await?,
         };
-        let taken = app.requests.take(caller.name.clone(), Instant::now());
+        let taken = app.requests.take_token(caller.name.clone(), Instant::now());
         taken.map_err(|seconds| Problem::too_often("too many requests of this user", seconds))?;
         if let Some(AskedBy(who)) = parts.extensions.get() {
             drop(who.set(caller.clone()));
@@ -108,7 +108,7 @@ async fn remote(parts: &Parts, app: &App) -> Result<Caller, Problem> {
         let holds = Arc::new(move || app.web_sessions.role(&cookie));
         return Ok(Caller::new(Login { principal, holds }, from));
     }
-    let shown = Shown::of(&parts.headers)?;
+    let shown = PresentedCredentials::from_headers(&parts.headers)?;
     Ok(Caller::new(app.log_in(&shown, from).await?, from))
 }
 
@@ -120,10 +120,14 @@ pub(crate) fn address(parts: &Parts) -> IpAddr {
 
 impl App {
     /// Checks credentials, within the limits of failed logins. One that is aborted has failed.
-    pub(crate) async fn log_in(&self, shown: &Shown, from: IpAddr) -> Result<Login, Problem> {
+    pub(crate) async fn log_in(
+        &self,
+        shown: &PresentedCredentials,
+        from: IpAddr,
+    ) -> Result<Login, Problem> {
         let network = fulmar_text::network::site(from);
         // Before the password is checked, which an aborted login costs as much as a failed one.
-        self.failures.take(network, Instant::now()).map_err(|seconds| {
+        self.failures.take_token(network, Instant::now()).map_err(|seconds| {
             Problem::too_often("too many failed logins from this address: wait", seconds)
         })?;
         match self.administrators.log_in(shown.credentials(), from).await {
@@ -150,20 +154,20 @@ impl App {
 }
 
 /// The credentials of a request.
-pub(crate) enum Shown {
+pub(crate) enum PresentedCredentials {
     Token(String),
     Password(String, String),
 }
 
-impl Shown {
-    fn of(headers: &HeaderMap) -> Result<Shown, Problem> {
+impl PresentedCredentials {
+    fn from_headers(headers: &HeaderMap) -> Result<PresentedCredentials, Problem> {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some((scheme, rest)) = value.and_then(|value| value.split_once(' ')) else {
             return Err(unauthorized(HOW));
         };
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("bearer") {
-            return Ok(Shown::Token(rest.to_owned()));
+            return Ok(PresentedCredentials::Token(rest.to_owned()));
         }
         if !scheme.eq_ignore_ascii_case("basic") {
             return Err(unauthorized(HOW));
@@ -174,20 +178,22 @@ impl Shown {
         let decoded = STANDARD.decode(rest).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let decoded = decoded.as_deref().and_then(|text| text.split_once(':'));
         let (user, password) = decoded.ok_or_else(|| unauthorized(HOW))?;
-        Ok(Shown::Password(user.to_owned(), password.to_owned()))
+        Ok(PresentedCredentials::Password(user.to_owned(), password.to_owned()))
     }
 
     fn credentials(&self) -> Credentials<'_> {
         match self {
-            Shown::Token(token) => Credentials::Token(token),
-            Shown::Password(user, password) => Credentials::Password { user, password },
+            PresentedCredentials::Token(token) => Credentials::Token(token),
+            PresentedCredentials::Password(user, password) => {
+                Credentials::Password { user, password }
+            }
         }
     }
 
     fn user(&self) -> Option<&str> {
         match self {
-            Shown::Token(_) => None,
-            Shown::Password(user, _) => Some(user),
+            PresentedCredentials::Token(_) => None,
+            PresentedCredentials::Password(user, _) => Some(user),
         }
     }
 }
@@ -235,13 +241,13 @@ impl FromRequestParts<App> for Onlooker {
 }
 
 /// A call of the API by somebody who may make it.
-pub(crate) struct Asked<R>(pub(crate) App, pub(crate) R);
+pub(crate) struct Call<R>(pub(crate) App, pub(crate) R);
 
-impl<R: FromRequestParts<App, Rejection = Problem>> FromRequestParts<App> for Asked<R> {
+impl<R: FromRequestParts<App, Rejection = Problem>> FromRequestParts<App> for Call<R> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Asked<R>, Problem> {
-        Ok(Asked(app.clone(), R::from_request_parts(parts, app).await?))
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Call<R>, Problem> {
+        Ok(Call(app.clone(), R::from_request_parts(parts, app).await?))
     }
 }
 
@@ -258,9 +264,9 @@ mod tests {
         for (name, value) in headers {
             map.insert(*name, value.parse().unwrap());
         }
-        Some(match Shown::of(&map).ok()? {
-            Shown::Token(token) => (None, token),
-            Shown::Password(user, password) => (Some(user), password),
+        Some(match PresentedCredentials::from_headers(&map).ok()? {
+            PresentedCredentials::Token(token) => (None, token),
+            PresentedCredentials::Password(user, password) => (Some(user), password),
         })
     }
 

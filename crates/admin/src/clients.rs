@@ -8,18 +8,18 @@ use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::audit::Change;
-use crate::caller::{Asked, Operator, Viewer};
+use crate::caller::{Call, Operator, Viewer};
 use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::pass::loss;
 use crate::problem::Problem;
 use crate::store::now_ms;
 
-/// Which clients.
+/// Filter of clients.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct ClientQuery {
     /// Only clients whose identifier begins with this.
     client: Option<String>,
     /// Only clients of this user; empty for anonymous clients.
@@ -30,7 +30,7 @@ pub(crate) struct Wanted {
     queued: Option<usize>,
 }
 
-impl Wanted {
+impl ClientQuery {
     fn includes(&self, client: &ClientConnection) -> bool {
         let user = client.user.as_deref().unwrap_or_default();
         self.client.as_ref().is_none_or(|start| client.client.starts_with(start.as_str()))
@@ -58,14 +58,14 @@ fulmar_text::mirrors! {
         /// The user; absent for an anonymous client.
         #[serde(skip_serializing_if = "Option::is_none")]
         user: Option<String> = from.user.map(Into::into),
-        /// Its present address.
+        /// Present address.
         #[schema(example = "192.0.2.7:50123")]
         address: String = from.address.to_string(),
         /// `tcp`, `tls`, `ws`, `wss`, `quic`, `webtransport`, `coap`, `coaps` or `mqtt-sn`.
         transport: &'static str = from.transport,
         /// When it connected, in milliseconds since the Unix epoch.
         since_ms: u64 = from.since_ms,
-        /// Its subscriptions.
+        /// Subscriptions.
         subscriptions: usize = from.subscriptions,
         /// Messages in its queue and in flight.
         queued_messages: usize = from.queued_messages,
@@ -127,12 +127,13 @@ fulmar_text::mirrors! {
 }
 
 /// Connected clients
-#[utoipa::path(get, path = "/clients", params(PageQuery, Wanted), responses((status = 200, body = Clients)))]
+#[utoipa::path(get, path = "/clients", params(PageQuery, ClientQuery), responses((status = 200, body = Clients)))]
 pub(crate) async fn list(
-    Asked(app, _): Asked<Viewer>,
-    Paged { page, wanted }: Paged<Wanted>,
+    Call(app, _): Call<Viewer>,
+    Paged { page, wanted }: Paged<ClientQuery>,
 ) -> Result<Json<Clients>, Problem> {
-    let slice = |after: &u64| Slice::of(app.broker.connections(*after, SLICE), |one| one.place);
+    let slice =
+        |after: &u64| Slice::from_items(app.broker.connections(*after, SLICE), |one| one.place);
     let show = |client: ClientConnection| wanted.includes(&client).then(|| Client::from(client));
     let from = page.cursor()?.unwrap_or(0);
     let (clients, next) = page::fill(page.limit()?, from, slice, |one| one.place, show).await;
@@ -148,7 +149,7 @@ fn not_connected(client: &str) -> Problem {
 /// One connected client
 #[utoipa::path(get, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Client)))]
 pub(crate) async fn show(
-    Asked(app, _): Asked<Viewer>,
+    Call(app, _): Call<Viewer>,
     Name(client): Name,
 ) -> Result<Json<Client>, Problem> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;
@@ -161,7 +162,7 @@ pub(crate) async fn show(
 /// published as after any connection that the broker closes, and its session stays.
 #[utoipa::path(delete, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It gets disconnected")))]
 pub(crate) async fn disconnect(
-    Asked(app, Operator(caller)): Asked<Operator>,
+    Call(app, Operator(caller)): Call<Operator>,
     Name(client): Name,
 ) -> Result<StatusCode, Problem> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;

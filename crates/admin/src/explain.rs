@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use axum::Json;
 use fulmar_broker::access::Action;
 use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader, User, Waiting};
-use fulmar_mqtt::topic::{Subscription, check_name};
+use fulmar_mqtt::topic::{Subscription, TopicError, check_name};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::bans::banned;
-use crate::caller::{Asked, Viewer};
+use crate::caller::{Call, Viewer};
 use crate::explain_role;
 use crate::extract::Query;
 use crate::problem::Problem;
@@ -30,13 +30,13 @@ pub(crate) struct Question {
     /// Address of the client, for bans of networks and limits per address; without it, that of the connected client.
     #[param(value_type = Option<String>, example = "192.0.2.7")]
     address: Option<IpAddr>,
-    /// What: publish, subscribe or receive.
+    /// The action: publish, subscribe or receive.
     action: ClientAction,
     /// The topic; for subscribe, a filter.
     topic: String,
 }
 
-/// What a client does.
+/// An action of a client.
 #[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum ClientAction {
@@ -48,12 +48,29 @@ enum ClientAction {
     Receive,
 }
 
+impl ClientAction {
+    /// The action as the broker names it, and the subscription to a filter.
+    fn on(self, topic: &str) -> Result<(Action, Option<Subscription<'_>>), Problem> {
+        let invalid = |error: TopicError| Problem::invalid("topic", error.to_string());
+        let action = match self {
+            ClientAction::Publish => Action::Publish,
+            ClientAction::Receive => Action::Receive,
+            ClientAction::Subscribe => {
+                let subscription = Subscription::parse(topic).map_err(invalid)?;
+                return Ok((Action::Subscribe, Some(subscription)));
+            }
+        };
+        check_name(topic).map_err(invalid)?;
+        Ok((action, None))
+    }
+}
+
 /// The decision.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Decision {
     /// Whether the client may do this.
     allowed: bool,
-    /// What decides that.
+    /// The cause of the decision.
     because: String,
     /// Where the rule is that decides.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,14 +80,14 @@ pub(crate) struct Decision {
     user: Option<String>,
     /// Whether the client is connected.
     connected: bool,
-    /// What else refuses or delays the client.
+    /// Other causes that refuse or delay the client.
     notes: Vec<String>,
 }
 
 /// Why a client may or may not do something
 #[utoipa::path(get, path = "/explain", params(Question), responses((status = 200, body = Decision)))]
 pub(crate) async fn explain(
-    Asked(app, _): Asked<Viewer>,
+    Call(app, _): Call<Viewer>,
     Query(question): Query<Question>,
 ) -> Result<Json<Decision>, Problem> {
     let Question { client, user, address, action, topic } = question;
@@ -86,21 +103,7 @@ pub(crate) async fn explain(
         refusal = who.refusal(&app);
         notes.extend(who.note(&app).filter(|_| refusal.is_none()));
     }
-    let action = match action {
-        ClientAction::Publish => Action::Publish,
-        ClientAction::Subscribe => Action::Subscribe,
-        ClientAction::Receive => Action::Receive,
-    };
-    let subscription = match action {
-        Action::Subscribe => {
-            let parsed = Subscription::parse(&topic);
-            Some(parsed.map_err(|error| Problem::invalid("topic", error.to_string()))?)
-        }
-        _ => {
-            check_name(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
-            None
-        }
-    };
+    let (action, subscription) = action.on(&topic)?;
     let filter = subscription.as_ref().map_or(&*topic, |subscription| subscription.filter);
     // As the broker shows users.
     let of_text = user.as_deref().map(User::from_text);

@@ -61,7 +61,7 @@ pub(crate) fn rule(
     Some(format!("role {:?}{through}: {effect} {verb} {}", role.name, acl.topic))
 }
 
-/// What of the user's entry keeps a client from connecting.
+/// The part of the user's entry that keeps a client from connecting.
 pub(crate) fn refusal(state: &State, user: Option<&str>, client_id: &str) -> Option<String> {
     let name = user?;
     if state.removed().contains_key(name) {

@@ -12,7 +12,6 @@ use crate::problem::Problem;
 /// Largest body of a request, in bytes.
 const MAX_BODY_BYTES: usize = 256 << 10;
 
-/// The query.
 pub(crate) struct Query<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::audit::Change;
-use crate::caller::{Administrator, Asked};
+use crate::caller::{Administrator, Call};
 use crate::extract::{Json, Name};
 use crate::identities::{After, Target, names, ranked};
 use crate::page::{Everything, PageQuery, Paged, SLICE};
@@ -24,11 +24,11 @@ pub(crate) struct Group {
     /// For people.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Its roles, in the order in which their rules are asked.
+    /// Roles, in the order in which their rules are asked.
     roles: Vec<String>,
-    /// How many users belong to it.
+    /// Number of its users.
     size: usize,
-    /// Its users; only if one group is asked for.
+    /// Users; only if one group is asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     members: Option<Vec<String>>,
 }
@@ -50,12 +50,12 @@ pub(crate) struct NewGroup {
     name: String,
     /// For people.
     description: Option<String>,
-    /// Its roles.
+    /// Roles.
     #[serde(default)]
     roles: Vec<String>,
 }
 
-/// What changes; what is absent stays.
+/// Changes of a group; what is absent stays.
 #[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GroupChange {
@@ -101,7 +101,7 @@ fn unknown(name: &str) -> Problem {
 /// Groups of users
 #[utoipa::path(get, path = "/groups", params(PageQuery), responses((status = 200, body = Groups)))]
 pub(crate) async fn list(
-    Asked(app, _): Asked<Administrator>,
+    Call(app, _): Call<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Groups>, Problem> {
     let part = |state: &Identities, after: After<'_>| {
@@ -115,7 +115,7 @@ pub(crate) async fn list(
 /// One group with its users
 #[utoipa::path(get, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 200, body = Group)))]
 pub(crate) async fn show(
-    Asked(app, _): Asked<Administrator>,
+    Call(app, _): Call<Administrator>,
     Name(name): Name,
 ) -> Result<JsonBody<Group>, Problem> {
     let found = app.identities.read(|state| {
@@ -129,7 +129,7 @@ pub(crate) async fn show(
 /// Add a group
 #[utoipa::path(post, path = "/groups", request_body = NewGroup, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewGroup>,
 ) -> Result<StatusCode, Problem> {
     let NewGroup { name, description, roles } = new;
@@ -149,7 +149,7 @@ pub(crate) async fn add(
 /// At once also for connected clients.
 #[utoipa::path(patch, path = "/groups/{name}", request_body = GroupChange, params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is changed")))]
 pub(crate) async fn change(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Target { name, body: new }: Target<GroupChange>,
 ) -> Result<StatusCode, Problem> {
     let before = app.identities.read(|state| {
@@ -173,7 +173,7 @@ pub(crate) async fn change(
 /// Remove a group
 #[utoipa::path(delete, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
 ) -> Result<StatusCode, Problem> {
     let command = Command::DeleteGroup(name.as_str().into());

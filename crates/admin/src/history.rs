@@ -54,11 +54,10 @@ impl History {
     }
 
     /// Adds the counters as they are.
-    pub(crate) fn look(&mut self, broker: &Broker, now_ms: i64) {
+    pub(crate) fn record(&mut self, broker: &Broker, now_ms: i64) {
         self.add(Entry::now(broker, now_ms));
     }
 
-    /// In columns.
     pub(crate) fn columns(&self) -> Columns {
         let mut columns = Columns::default();
         for entry in &self.0 {

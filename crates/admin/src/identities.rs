@@ -36,7 +36,7 @@ impl App {
     ) -> Result<(Vec<T>, Option<String>), Problem> {
         let slice = |after: &String| {
             let range = (Bound::Excluded(&**after), Bound::Unbounded);
-            Slice::of(self.identities.read(|state| part(state, range)), &name_of)
+            Slice::from_items(self.identities.read(|state| part(state, range)), &name_of)
         };
         let from = page.cursor()?.unwrap_or_default();
         Ok(page::fill(page.limit()?, from, slice, &name_of, Some).await)
@@ -102,7 +102,6 @@ pub(crate) fn ranked(names: &[String], before: &[Ranked]) -> Vec<Ranked> {
     names.iter().map(|name| own(name).unwrap_or_else(|| Ranked::new(name, -1))).collect()
 }
 
-/// The names of a list.
 pub(crate) fn names(list: &[Ranked]) -> Vec<String> {
     list.iter().map(|own| own.name.to_string()).collect()
 }

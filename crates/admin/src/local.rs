@@ -19,7 +19,7 @@ const MAX_SOCKET_PATH: usize = 100;
 /// A caller that came through the socket.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalCaller {
-    /// Its user on this machine; `None` if the system does not say.
+    /// User on this machine; `None` if the system does not say.
     pub uid: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ impl SocketPath {
     ///
     /// # Errors
     /// The folder cannot be opened.
-    pub fn of(data: &Path) -> std::io::Result<SocketPath> {
+    pub fn in_folder(data: &Path) -> std::io::Result<SocketPath> {
         let path = data.join(SOCKET_FILE);
         if path.as_os_str().len() < MAX_SOCKET_PATH {
             return Ok(SocketPath { path, _folder: None });
@@ -59,7 +59,7 @@ impl SocketPath {
         Ok(SocketPath { path, _folder: Some(folder) })
     }
 
-    /// As long as this lives.
+    /// The path, which is good as long as this lives.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -77,8 +77,9 @@ mod tests {
         let long = folder.path().join("x".repeat(200));
         std::fs::create_dir(&long).unwrap();
         for data in [folder.path(), &long] {
-            let _listener = UnixListener::bind(SocketPath::of(data).unwrap().path()).unwrap();
-            UnixStream::connect(SocketPath::of(data).unwrap().path()).unwrap();
+            let _listener =
+                UnixListener::bind(SocketPath::in_folder(data).unwrap().path()).unwrap();
+            UnixStream::connect(SocketPath::in_folder(data).unwrap().path()).unwrap();
             assert!(data.join(SOCKET_FILE).exists());
         }
     }

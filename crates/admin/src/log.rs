@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Asked, Operator, Viewer};
+use crate::caller::{Call, Operator, Viewer};
 use crate::extract::Json;
 use crate::problem::Problem;
 
@@ -18,7 +18,7 @@ const MAX_FOR_S: u64 = 86_400;
 /// Longest filter.
 const MAX_FILTER_BYTES: usize = 1024;
 
-/// What is logged.
+/// State of the log.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Log {
     /// A level, or a filter such as `info,fulmar_broker=debug`.
@@ -28,7 +28,7 @@ pub(crate) struct Log {
     until_ms: Option<i64>,
 }
 
-/// What is to be logged, and for how long.
+/// A new filter of the log, and the time for which it holds.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewLog {
@@ -47,14 +47,14 @@ fn shown(app: &App) -> Result<JsonBody<Log>, Problem> {
 
 /// What is logged
 #[utoipa::path(get, path = "/log", responses((status = 200, body = Log)))]
-pub(crate) async fn show(Asked(app, _): Asked<Viewer>) -> Result<JsonBody<Log>, Problem> {
+pub(crate) async fn show(Call(app, _): Call<Viewer>) -> Result<JsonBody<Log>, Problem> {
     shown(&app)
 }
 
 /// Log something else for a time
 #[utoipa::path(put, path = "/log", request_body = NewLog, responses((status = 200, body = Log)))]
 pub(crate) async fn change(
-    Asked(app, Operator(caller)): Asked<Operator>,
+    Call(app, Operator(caller)): Call<Operator>,
     Json(new): Json<NewLog>,
 ) -> Result<JsonBody<Log>, Problem> {
     if !(1..=MAX_FOR_S).contains(&new.for_s) {

@@ -14,13 +14,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::caller::{Asked, Onlooker, Role, Viewer};
+use crate::caller::{Call, Onlooker, Role, Viewer};
 use crate::health::Health;
 use crate::history::{self, Columns};
 use crate::pass::Quality;
 use crate::server::ServerState;
 
-/// How long an overview is used.
+/// Time for which an overview is used.
 const FRESH: Duration = Duration::from_millis(900);
 
 /// The caller of this request.
@@ -28,7 +28,7 @@ const FRESH: Duration = Duration::from_millis(900);
 pub(crate) struct Me {
     /// The user; `local:UID` for a user of the server's machine.
     name: String,
-    /// Its role.
+    /// Role.
     role: Role,
 }
 
@@ -39,7 +39,7 @@ struct Budget {
     account: &'static str,
     /// Bytes used.
     used_bytes: usize,
-    /// Its size in bytes.
+    /// Size in bytes.
     limit_bytes: usize,
 }
 
@@ -73,8 +73,8 @@ pub(crate) struct Overview {
     storage_problem: Option<String>,
     /// Budgets of memory.
     memory: Vec<Budget>,
-    /// How well clients are connected. With more than 2,000, this is the result of a pass over all of them, a part of
-    /// which is made with each request.
+    /// Quality of the clients' connections. With more than 2,000, this is the result of a pass over all of them, a part
+    /// of which is made with each request.
     quality: Quality,
     /// The rest of the server.
     server: ServerState,
@@ -102,7 +102,7 @@ impl App {
         times.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             times.tick().await;
-            self.history.lock().look(&self.broker, self.now_ms());
+            self.history.lock().record(&self.broker, self.now_ms());
         }
     }
 
@@ -165,7 +165,7 @@ pub(crate) async fn me(caller: Viewer) -> Json<Me> {
 ///
 /// At most a second old, and the same for all who request it.
 #[utoipa::path(get, path = "/overview", responses((status = 200, body = Overview)))]
-pub(crate) async fn show(Asked(app, _): Asked<Onlooker>) -> Response {
+pub(crate) async fn show(Call(app, _): Call<Onlooker>) -> Response {
     let body = app.overview().await;
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -174,6 +174,6 @@ pub(crate) async fn show(Asked(app, _): Asked<Onlooker>) -> Response {
 ///
 /// An entry every five seconds; none for the time before the broker started.
 #[utoipa::path(get, path = "/history", responses((status = 200, body = Columns)))]
-pub(crate) async fn show_history(Asked(app, _): Asked<Onlooker>) -> Json<Columns> {
+pub(crate) async fn show_history(Call(app, _): Call<Onlooker>) -> Json<Columns> {
     Json(app.history.lock().columns())
 }

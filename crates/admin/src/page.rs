@@ -24,7 +24,7 @@ const MAX_EXAMINED: usize = 20_000;
 /// Items that are looked at at once.
 pub(crate) const SLICE: usize = 256;
 
-/// Which page.
+/// Page that is requested.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
@@ -92,16 +92,16 @@ pub(crate) struct Slice<I, C> {
 
 impl<I, C> Slice<I, C> {
     /// One that was asked for with [`SLICE`]: a shorter one is the last.
-    pub(crate) fn of(items: Vec<I>, cursor: impl Fn(&I) -> C) -> Slice<I, C> {
+    pub(crate) fn from_items(items: Vec<I>, cursor: impl Fn(&I) -> C) -> Slice<I, C> {
         let next = items.last().filter(|_| items.len() >= SLICE).map(cursor);
         Slice { items, next }
     }
 }
 
 /// Counts what is written.
-struct Counted(usize);
+struct ByteCounter(usize);
 
-impl io::Write for Counted {
+impl io::Write for ByteCounter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len();
         Ok(bytes.len())
@@ -112,9 +112,9 @@ impl io::Write for Counted {
     }
 }
 
-/// How many bytes of a response this is.
+/// Number of bytes that this is of a response.
 fn bytes_of(item: &impl Serialize) -> usize {
-    let mut counted = Counted(0);
+    let mut counted = ByteCounter(0);
     match serde_json::to_writer(&mut counted, item) {
         Ok(()) => counted.0,
         // The response will have the same error.
@@ -178,8 +178,9 @@ mod tests {
         from: usize,
         every: usize,
     ) -> (Vec<usize>, Option<usize>) {
-        let slice =
-            |after: &usize| Slice::of((after + 1..=list).take(SLICE).collect(), |item| *item);
+        let slice = |after: &usize| {
+            Slice::from_items((after + 1..=list).take(SLICE).collect(), |item| *item)
+        };
         let show = |item: usize| item.is_multiple_of(every).then_some(item);
         fill(most, from, slice, |item| *item, show).await
     }

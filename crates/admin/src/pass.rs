@@ -152,7 +152,7 @@ struct PathSummary {
 
 /// The clients of a pass.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct PassClients {
     transports: BTreeMap<&'static str, OfTransport>,
     slowest: Worst,
     worst_paths: Worst,
@@ -202,7 +202,7 @@ fulmar_text::mirrors! {
     }
 }
 
-/// What a pass has found.
+/// Results of a pass.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Quality {
     /// When the pass ended, in milliseconds since the Unix epoch; absent while the first one is under way, which has
@@ -221,8 +221,8 @@ pub(crate) struct Quality {
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
     place: u64,
-    seen: Seen,
-    last: Option<(Seen, i64)>,
+    seen: PassClients,
+    last: Option<(PassClients, i64)>,
 }
 
 impl Pass {
@@ -248,7 +248,7 @@ impl Pass {
         }
     }
 
-    /// What the last pass has found; if there is none, what this one has found so far.
+    /// Results of the last pass; if there is none, those of this one so far.
     pub(crate) fn quality(&self) -> Quality {
         let (seen, ended_ms) = match &self.last {
             Some((seen, at)) => (seen, Some(*at)),

@@ -13,17 +13,17 @@ use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::audit::Change;
-use crate::caller::{Asked, Operator, Viewer};
+use crate::caller::{Call, Operator, Viewer};
 use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
 use crate::topic_cursor;
 
-/// Which messages.
+/// Filter of messages.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct RetainedQuery {
     /// Only topics that match this filter.
     filter: Option<String>,
 }
@@ -84,10 +84,10 @@ pub(crate) fn text_or_base64(payload: &[u8]) -> (Option<String>, Option<String>)
 }
 
 /// Retained messages
-#[utoipa::path(get, path = "/retained", params(PageQuery, Wanted), responses((status = 200, body = Page)))]
+#[utoipa::path(get, path = "/retained", params(PageQuery, RetainedQuery), responses((status = 200, body = Page)))]
 pub(crate) async fn list(
-    Asked(app, _): Asked<Viewer>,
-    Paged { page, wanted }: Paged<Wanted>,
+    Call(app, _): Call<Viewer>,
+    Paged { page, wanted }: Paged<RetainedQuery>,
 ) -> Result<Json<Page>, Problem> {
     let most = page.limit()?;
     let filter = wanted.filter.as_deref().unwrap_or("#");
@@ -129,7 +129,7 @@ fn unknown(topic: &str) -> Problem {
 /// A retained message with its payload
 #[utoipa::path(get, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 200, body = Retained)))]
 pub(crate) async fn show(
-    Asked(app, _): Asked<Operator>,
+    Call(app, _): Call<Operator>,
     Name(topic): Name,
 ) -> Result<([(HeaderName, &'static str); 1], Json<Retained>), Problem> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
@@ -144,7 +144,7 @@ pub(crate) async fn show(
 /// Subscribers of the topic get an empty message, as when a client deletes it.
 #[utoipa::path(delete, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 204, description = "It is deleted")))]
 pub(crate) async fn delete(
-    Asked(app, Operator(caller)): Asked<Operator>,
+    Call(app, Operator(caller)): Call<Operator>,
     Name(topic): Name,
 ) -> Result<StatusCode, Problem> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;

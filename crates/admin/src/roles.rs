@@ -9,13 +9,13 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Administrator, Asked};
+use crate::caller::{Administrator, Call};
 use crate::extract::{Json, Name, Query};
 use crate::identities::{After, Target};
 use crate::page::{Everything, PageQuery, Paged, SLICE};
 use crate::problem::Problem;
 
-/// What a rule is about.
+/// Actions that a rule is about.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RuleAction {
@@ -63,7 +63,7 @@ impl From<AclKind> for RuleAction {
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
-    /// What it is about.
+    /// Actions that it is about.
     action: RuleAction,
     /// Topic filter; `%u` and `%c` stand for the user and the client identifier.
     #[schema(example = "plant/%u/#")]
@@ -102,7 +102,7 @@ pub(crate) struct Role {
     /// For people.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Its rules, in the order in which they are asked.
+    /// Rules, in the order in which they are asked.
     rules: Vec<Rule>,
 }
 
@@ -133,19 +133,19 @@ pub(crate) struct NewRole {
     name: String,
     /// For people.
     description: Option<String>,
-    /// Its rules.
+    /// Rules.
     #[serde(default)]
     rules: Vec<Rule>,
 }
 
-/// Which rule of a role.
+/// A rule of a role.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct WhichRule {
-    /// What it is about.
+    /// Actions that it is about.
     action: RuleAction,
-    /// Its topic filter.
+    /// Topic filter.
     topic: String,
 }
 
@@ -164,7 +164,7 @@ fn find(app: &App, name: &str) -> Result<Role, Problem> {
 /// Roles: access rules for topics
 #[utoipa::path(get, path = "/roles", params(PageQuery), responses((status = 200, body = Roles)))]
 pub(crate) async fn list(
-    Asked(app, _): Asked<Administrator>,
+    Call(app, _): Call<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Roles>, Problem> {
     let part = |state: &Identities, after: After<'_>| {
@@ -178,7 +178,7 @@ pub(crate) async fn list(
 /// One role with its rules
 #[utoipa::path(get, path = "/roles/{name}", params(("name" = String, Path, description = "Role")), responses((status = 200, body = Role)))]
 pub(crate) async fn show(
-    Asked(app, _): Asked<Administrator>,
+    Call(app, _): Call<Administrator>,
     Name(name): Name,
 ) -> Result<JsonBody<Role>, Problem> {
     find(&app, &name).map(JsonBody)
@@ -187,7 +187,7 @@ pub(crate) async fn show(
 /// Add a role
 #[utoipa::path(post, path = "/roles", request_body = NewRole, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewRole>,
 ) -> Result<StatusCode, Problem> {
     let NewRole { name, description, rules } = new;
@@ -207,7 +207,7 @@ pub(crate) async fn add(
 /// Users and groups lose it, at once also if they are connected.
 #[utoipa::path(delete, path = "/roles/{name}", params(("name" = String, Path, description = "Role")), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
 ) -> Result<StatusCode, Problem> {
     let detail = json!({ "before": { "rules": find(&app, &name)?.rules } });
@@ -221,7 +221,7 @@ pub(crate) async fn remove(
 /// At once also for connected clients.
 #[utoipa::path(post, path = "/roles/{name}/rules", request_body = Rule, params(("name" = String, Path, description = "Role")), responses((status = 201, description = "It is added")))]
 pub(crate) async fn add_rule(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Target { name, body: rule }: Target<Rule>,
 ) -> Result<StatusCode, Problem> {
     let detail = json!({ "after": rule });
@@ -236,7 +236,7 @@ pub(crate) async fn add_rule(
 /// At once also for connected clients.
 #[utoipa::path(delete, path = "/roles/{name}/rules", params(("name" = String, Path, description = "Role"), WhichRule), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove_rule(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
     Query(WhichRule { action, topic }): Query<WhichRule>,
 ) -> Result<StatusCode, Problem> {

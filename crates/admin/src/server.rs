@@ -27,7 +27,7 @@ pub struct Tapped {
     pub retain: bool,
     /// Messages dropped since the one before, because the tap was too slow.
     pub dropped: u64,
-    /// Its part of what may wait for the tap ([`TapRoom`]).
+    /// Part of what may wait for the tap ([`TapRoom`]).
     pub room: OwnedSemaphorePermit,
 }
 
@@ -50,7 +50,7 @@ impl TapRoom {
     const BYTES: usize = 4 << 20;
 
     /// Reserves this number of bytes until the result is dropped; `None` if they are not free.
-    pub fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    pub fn try_reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
     }
 }
@@ -90,14 +90,14 @@ pub struct Upstream {
     /// Smoothed round-trip time in microseconds; only over QUIC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
-    /// What the upstream broker refuses, or why the outbox cannot be written; empty if all is well.
+    /// Messages that the upstream broker refuses, or why the outbox cannot be written; empty if all is well.
     pub problem: String,
 }
 
 /// A certificate that the server presents, or a list that it uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Certificate {
-    /// What it is for, in words.
+    /// Purpose in words.
     pub name: &'static str,
     /// When it expires, in milliseconds since the Unix epoch.
     pub expires_ms: u64,
@@ -110,7 +110,7 @@ pub struct Certificate {
 /// A node of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ClusterNode {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Where clients reach it; empty if that is not configured.
     pub address: String,
@@ -119,7 +119,7 @@ pub struct ClusterNode {
     /// The last record of the log that it has; absent for the node that serves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
-    /// Its program's version.
+    /// Program's version.
     pub version: String,
 }
 
@@ -132,7 +132,7 @@ pub struct Cluster {
     pub nodes: Vec<ClusterNode>,
     /// Whether NATS answers.
     pub is_connected: bool,
-    /// How long this node may acknowledge without another renewal of its lease, in milliseconds.
+    /// Time for which this node may acknowledge without another renewal of its lease, in milliseconds.
     pub lease_ms: u64,
     /// The last record of the log.
     pub position: u64,
@@ -140,7 +140,7 @@ pub struct Cluster {
     pub log_bytes: u64,
     /// NATS servers that have all of it.
     pub log_replicas: usize,
-    /// How long the last record took until NATS had it, in microseconds.
+    /// Time that the last record took until NATS had it, in microseconds.
     pub append_us: u64,
     /// When the newest snapshot was stored, in milliseconds since the Unix epoch.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,9 +150,9 @@ pub struct Cluster {
 /// A bound listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Listener {
-    /// Its name in `[listeners]`.
+    /// Name in `[listeners]`.
     pub name: &'static str,
-    /// Its address and port.
+    /// Address and port.
     pub address: String,
 }
 
@@ -163,12 +163,12 @@ pub struct DiskAccount {
     pub account: &'static str,
     /// Bytes used.
     pub used_bytes: u64,
-    /// Its size in bytes, if it has one.
+    /// Size in bytes, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
 }
 
-/// What operators see of the rest of the server.
+/// The rest of the server as operators see it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct ServerState {
     /// Listeners with their addresses.
@@ -180,7 +180,7 @@ pub struct ServerState {
     pub cluster: Option<Cluster>,
     /// Certificates, and lists of revoked ones.
     pub certificates: Vec<Certificate>,
-    /// What the data folder takes, by account.
+    /// Disk space of the data folder, by account.
     pub disk: Vec<DiskAccount>,
     /// Bytes free in the data folder's file system, if the system reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -205,7 +205,7 @@ pub trait Server: Send + Sync {
     /// A sentence.
     fn tap(&self, filter: &str, buffer: usize) -> Result<mpsc::Receiver<Tapped>, String>;
 
-    /// What is logged: a filter such as `info,fulmar_broker=debug`; `None` if the server has no log of its own.
+    /// Filter of the log, such as `info,fulmar_broker=debug`; `None` if the server has no log of its own.
     fn log_filter(&self) -> Option<String>;
 
     /// Changes that.
@@ -227,7 +227,7 @@ pub trait Server: Send + Sync {
     /// A sentence.
     fn copy_to(&self, folder: &Path) -> Result<Vec<String>, String>;
 
-    /// What operators see of it. From memory, or a few system calls.
+    /// Its state for operators. From memory, or a few system calls.
     fn state(&self) -> ServerState;
 
     /// True if clients may connect without a login at any listener.
@@ -245,9 +245,9 @@ mod tests {
     fn what_waits_for_a_tap_is_bounded_by_bytes() {
         let room = TapRoom::default();
         let taken: Vec<_> =
-            (0..1_000).map_while(|_| room.take(Tapped::MAX_PAYLOAD_BYTES)).collect();
+            (0..1_000).map_while(|_| room.try_reserve(Tapped::MAX_PAYLOAD_BYTES)).collect();
         assert_eq!(taken.len() * Tapped::MAX_PAYLOAD_BYTES, TapRoom::BYTES);
         drop(taken);
-        assert!(room.take(1).is_some());
+        assert!(room.try_reserve(1).is_some());
     }
 }

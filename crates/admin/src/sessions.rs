@@ -11,22 +11,22 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Asked, Operator, Viewer};
+use crate::caller::{Call, Operator, Viewer};
 use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
 
 /// Subscriptions of one session that are shown.
 const MAX_SUBSCRIPTIONS: usize = 1000;
-/// How often, and how many times, it is checked whether a session has ended.
+/// Interval and number of checks whether a session has ended.
 const CHECK: Duration = Duration::from_millis(10);
 const CHECKS: u32 = 500;
 
-/// Which sessions.
+/// Filter of sessions.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct SessionQuery {
     /// Only sessions of this user; empty for anonymous clients.
     user: Option<String>,
     /// Only sessions whose client is connected, or is not.
@@ -35,7 +35,7 @@ pub(crate) struct Wanted {
     queued: Option<usize>,
 }
 
-impl Wanted {
+impl SessionQuery {
     fn includes(&self, session: &SessionSummary) -> bool {
         let user = session.user.as_deref().unwrap_or_default();
         self.user.as_ref().is_none_or(|wanted| wanted == user)
@@ -75,7 +75,7 @@ fulmar_text::mirrors! {
         /// When it expires, in milliseconds since the Unix epoch; absent while its client is connected.
         #[serde(skip_serializing_if = "Option::is_none")]
         expires_ms: Option<u64> = from.expires.map(|at| at.0),
-        /// Its subscriptions.
+        /// Subscriptions.
         subscriptions: usize = from.subscriptions,
         /// Messages in its queues.
         queued_messages: usize = from.queued_messages,
@@ -94,9 +94,9 @@ fulmar_text::mirrors! {
 pub(crate) struct Details {
     #[serde(flatten)]
     session: Session,
-    /// Its subscriptions by filter; at most 1,000, and 256 KiB of them.
+    /// Subscriptions by filter; at most 1,000, and 256 KiB of them.
     filters: Vec<Subscription>,
-    /// Its flows.
+    /// Flows.
     flows: Vec<Flow>,
 }
 
@@ -116,7 +116,7 @@ struct Subscription {
 /// A flow: the control stream's, or a data stream's.
 #[derive(Serialize, ToSchema)]
 struct Flow {
-    /// Its number; 0 is the control flow.
+    /// Number; 0 is the control flow.
     flow: u64,
     /// Messages in its queue.
     queued_messages: usize,
@@ -125,13 +125,13 @@ struct Flow {
 }
 
 /// Sessions, connected or not
-#[utoipa::path(get, path = "/sessions", params(PageQuery, Wanted), responses((status = 200, body = Sessions)))]
+#[utoipa::path(get, path = "/sessions", params(PageQuery, SessionQuery), responses((status = 200, body = Sessions)))]
 pub(crate) async fn list(
-    Asked(app, _): Asked<Viewer>,
-    Paged { page, wanted }: Paged<Wanted>,
+    Call(app, _): Call<Viewer>,
+    Paged { page, wanted }: Paged<SessionQuery>,
 ) -> Result<Json<Sessions>, Problem> {
     let cursor = |session: &SessionSummary| session.client.to_string();
-    let slice = |after: &String| Slice::of(app.broker.session_list(after, SLICE), cursor);
+    let slice = |after: &String| Slice::from_items(app.broker.session_list(after, SLICE), cursor);
     let show = |session: SessionSummary| wanted.includes(&session).then(|| Session::from(session));
     let from = page.cursor()?.unwrap_or_default();
     let (sessions, next) = page::fill(page.limit()?, from, slice, cursor, show).await;
@@ -147,7 +147,7 @@ fn unknown(client: &str) -> Problem {
 /// One session with its subscriptions and flows
 #[utoipa::path(get, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Details)))]
 pub(crate) async fn show(
-    Asked(app, _): Asked<Viewer>,
+    Call(app, _): Call<Viewer>,
     Name(client): Name,
 ) -> Result<Json<Details>, Problem> {
     let found = app.broker.session_details(&client, MAX_SUBSCRIPTIONS);
@@ -175,7 +175,7 @@ pub(crate) async fn show(
 /// As if it had expired: its client is disconnected (0x98), its will is published, and its queue is lost.
 #[utoipa::path(delete, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It has ended")))]
 pub(crate) async fn delete(
-    Asked(app, Operator(caller)): Asked<Operator>,
+    Call(app, Operator(caller)): Call<Operator>,
     Name(client): Name,
 ) -> Result<StatusCode, Problem> {
     let found = app.broker.session_details(&client, 0).ok_or_else(|| unknown(&client))?.summary;

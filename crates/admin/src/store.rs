@@ -20,7 +20,7 @@ pub const DATABASE_FILE: &str = "admin.db";
 
 /// Entries of the log at most; the oldest are removed.
 const MAX_ENTRIES: u64 = 100_000;
-/// How long entries are kept, in milliseconds.
+/// Time for which entries are kept, in milliseconds.
 const MAX_AGE_MS: u64 = 400 * 86_400_000;
 /// Bytes of an entry's detail at most, and of its other texts: anybody can send a long name with a wrong password.
 const MAX_DETAIL_BYTES: usize = 4096;
@@ -33,7 +33,7 @@ const PRUNE_EVERY: i64 = 100;
 /// The version of the tables, as SQLite's user version.
 const VERSION: i64 = 1;
 
-/// What nodes of a cluster share.
+/// Tables that nodes of a cluster share.
 const SHARED: [&str; 2] = ["ban", "audit"];
 
 const TABLES: &str = "
@@ -72,7 +72,7 @@ pub enum StoreError {
     /// It cannot be created or opened.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -98,7 +98,7 @@ pub enum StoreError {
 /// A ban that is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct BanRow {
-    /// Its number, to lift it.
+    /// Number, to lift it.
     pub(crate) id: i64,
     /// `client`, `user` or `network`.
     pub(crate) kind: String,
@@ -117,7 +117,7 @@ pub(crate) struct BanRow {
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AuditEntry {
-    /// Its number; later entries have higher ones.
+    /// Number; later entries have higher ones.
     pub id: i64,
     /// When, in milliseconds since the Unix epoch.
     pub at_ms: i64,
@@ -125,7 +125,7 @@ pub struct AuditEntry {
     pub who: String,
     /// The address, or `local`.
     pub from: String,
-    /// What was done, such as `client.disconnect`.
+    /// Action, such as `client.disconnect`.
     pub action: String,
     /// To what: a client, a user, a topic.
     pub object: String,
@@ -136,7 +136,7 @@ pub struct AuditEntry {
     pub result: Option<String>,
 }
 
-/// Which entries.
+/// Filter of entries.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditQuery {
     /// From this time on, in milliseconds since the Unix epoch.
@@ -192,7 +192,7 @@ impl Store {
     /// # Errors
     /// It cannot be used.
     pub fn open(data: &Path) -> Result<Store, StoreError> {
-        Store::of(open(data)?, None)
+        Store::new(open(data)?, None)
     }
 
     /// Opens that of a node that has taken over, with everything that is shared and nothing else.
@@ -200,18 +200,18 @@ impl Store {
     /// # Errors
     /// Those of [`Store::open`].
     pub fn open_shared(data: &Path, shared: Shared) -> Result<Store, StoreError> {
-        Store::of(open(data)?, Some(shared))
+        Store::new(open(data)?, Some(shared))
     }
 
     #[cfg(test)]
     pub(crate) fn in_memory() -> Store {
         Connection::open_in_memory()
             .map_err(StoreError::from)
-            .and_then(|connection| Store::of(connection, None))
+            .and_then(|connection| Store::new(connection, None))
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn of(mut connection: Connection, shared: Option<Shared>) -> Result<Store, StoreError> {
+    fn new(mut connection: Connection, shared: Option<Shared>) -> Result<Store, StoreError> {
         prepare(&mut connection)?;
         let attach = |shared| Mirror::attach(&mut connection, &SHARED, shared);
         let mirror = shared.map(attach).transpose()?;
@@ -357,7 +357,9 @@ pub(crate) fn now_ms() -> i64 {
 /// Those of the change; or it cannot be logged, and was not made.
 pub fn logged_locally<T, E: std::fmt::Display + From<StoreError>>(
     data: &Path,
-    (action, object, detail): (&'static str, &str, &serde_json::Value),
+    action: &'static str,
+    object: &str,
+    detail: &serde_json::Value,
     make: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     if !data.is_dir() {
@@ -421,7 +423,7 @@ pub fn shared_rows(data: &Path) -> Result<Rows, StoreError> {
     }
     let mut connection = open(data)?;
     prepare(&mut connection)?;
-    Ok(fulmar_mirror::all(&connection, &SHARED)?)
+    Ok(fulmar_mirror::read_rows(&connection, &SHARED)?)
 }
 
 /// Makes what nodes have shared everything that the file of a data folder has.

@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::{App, MAX_TAPS};
 use crate::audit::Change;
-use crate::caller::{Asked, Operator, Role};
+use crate::caller::{Call, Operator, Role};
 use crate::extract::Query;
 use crate::problem::Problem;
 use crate::retained::text_or_base64;
@@ -33,11 +33,11 @@ const BUFFER: usize = 1000;
 /// Longest time, in seconds.
 const MAX_FOR_S: u64 = 3600;
 
-/// What to tap.
+/// Topics to tap, and limits.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct TapQuery {
     /// Topic filter.
     filter: String,
     /// For how many seconds.
@@ -75,7 +75,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Line {
-    fn of(message: &Tapped, at_ms: i64) -> Line {
+    fn from_tapped(message: &Tapped, at_ms: i64) -> Line {
         let mut end = message.payload.len().min(MAX_PAYLOAD_BYTES);
         let cut = end < message.payload_bytes;
         // Text stays text: not within a character.
@@ -111,10 +111,10 @@ struct Tap {
 /// Lines of JSON (`application/x-ndjson`) until the client closes the connection or `for_s` is over: first retained
 /// messages, then what is published. It also ends when the caller's token or session does, or the caller's role no longer
 /// allows it.
-#[utoipa::path(get, path = "/tap", params(Wanted), responses((status = 200, body = Line, content_type = "application/x-ndjson")))]
+#[utoipa::path(get, path = "/tap", params(TapQuery), responses((status = 200, body = Line, content_type = "application/x-ndjson")))]
 pub(crate) async fn tap(
-    Asked(app, Operator(caller)): Asked<Operator>,
-    Query(wanted): Query<Wanted>,
+    Call(app, Operator(caller)): Call<Operator>,
+    Query(wanted): Query<TapQuery>,
 ) -> Result<Response, Problem> {
     check_filter(&wanted.filter).map_err(|error| Problem::invalid("filter", error.to_string()))?;
     if wanted.filter.starts_with("$share/") {
@@ -141,7 +141,7 @@ pub(crate) async fn tap(
         let message = tokio::time::timeout_at(tap.until, tap.messages.recv()).await.ok()??;
         // Strings and numbers: it has a JSON form.
         let mut line =
-            serde_json::to_vec(&Line::of(&message, tap.app.now_ms())).unwrap_or_default();
+            serde_json::to_vec(&Line::from_tapped(&message, tap.app.now_ms())).unwrap_or_default();
         line.push(b'\n');
         Some((Ok::<_, io::Error>(Bytes::from(line)), tap))
     });

@@ -8,7 +8,7 @@ use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::caller::{Asked, Viewer};
+use crate::caller::{Call, Viewer};
 use crate::page::{MAX_PAGE_BYTES, PageQuery, Paged};
 use crate::problem::Problem;
 use crate::topic_cursor;
@@ -16,11 +16,11 @@ use crate::topic_cursor;
 /// Topics that are looked up between two pauses.
 const SLICE: usize = 64;
 
-/// Which levels.
+/// Filter of levels.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
+pub(crate) struct TopicQuery {
     /// The topic whose next levels are wanted; absent for the first levels.
     under: Option<String>,
 }
@@ -102,10 +102,10 @@ impl Collected {
 }
 
 /// Levels of retained topics
-#[utoipa::path(get, path = "/topics", params(PageQuery, Wanted), responses((status = 200, body = Levels)))]
+#[utoipa::path(get, path = "/topics", params(PageQuery, TopicQuery), responses((status = 200, body = Levels)))]
 pub(crate) async fn list(
-    Asked(app, _): Asked<Viewer>,
-    Paged { page, wanted }: Paged<Wanted>,
+    Call(app, _): Call<Viewer>,
+    Paged { page, wanted }: Paged<TopicQuery>,
 ) -> Result<Json<Levels>, Problem> {
     let most = page.limit()?;
     let prefix = wanted.under.map(|under| format!("{under}/")).unwrap_or_default();

@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Administrator, Asked, Role};
+use crate::caller::{Administrator, Call, Role};
 use crate::extract::{Json, Name, Query};
 use crate::identities::{After, Target, names, ranked};
 use crate::page::{Everything, PageQuery, Paged, SLICE};
@@ -23,15 +23,14 @@ use crate::problem::Problem;
 
 /// Longest life of a token, in seconds: ten years.
 const MAX_FOR_S: u64 = 10 * 366 * 86_400;
-/// Characters of a password.
 const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
 
 /// An API token, without its secret.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Token {
-    /// Its name.
+    /// Name.
     name: String,
-    /// What it may do.
+    /// Role of the user.
     role: Role,
     /// When it was made, in milliseconds since the Unix epoch.
     created_ms: u64,
@@ -50,9 +49,9 @@ pub(crate) struct Tokens {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewToken {
-    /// Its name, which the log of changes shows.
+    /// Name, which the log of changes shows.
     name: String,
-    /// What it may do.
+    /// Role of the user.
     role: Role,
     /// For how many seconds; for ever without this.
     #[schema(minimum = 1, maximum = 316224000)]
@@ -62,7 +61,7 @@ pub(crate) struct NewToken {
 /// A token that was made.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Secret {
-    /// Its name.
+    /// Name.
     name: String,
     /// The token, which is shown once.
     token: String,
@@ -70,7 +69,7 @@ pub(crate) struct Secret {
 
 /// API tokens
 #[utoipa::path(get, path = "/tokens", responses((status = 200, body = Tokens)))]
-pub(crate) async fn tokens(Asked(app, _): Asked<Administrator>) -> JsonBody<Tokens> {
+pub(crate) async fn tokens(Call(app, _): Call<Administrator>) -> JsonBody<Tokens> {
     let tokens = app.identities.read(|state| {
         let token = |token: &Arc<ApiToken>| Token {
             name: token.name.to_string(),
@@ -86,7 +85,7 @@ pub(crate) async fn tokens(Asked(app, _): Asked<Administrator>) -> JsonBody<Toke
 /// Make an API token
 #[utoipa::path(post, path = "/tokens", request_body = NewToken, responses((status = 201, body = Secret)))]
 pub(crate) async fn add_token(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, JsonBody<Secret>), Problem> {
     if !new.for_s.is_none_or(|seconds| (1..=MAX_FOR_S).contains(&seconds)) {
@@ -106,7 +105,7 @@ pub(crate) async fn add_token(
 /// Revoke an API token
 #[utoipa::path(delete, path = "/tokens/{name}", params(("name" = String, Path, description = "Name of the token")), responses((status = 204, description = "It is no longer accepted")))]
 pub(crate) async fn remove_token(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
 ) -> Result<StatusCode, Problem> {
     let command = Command::DeleteToken(name.as_str().into());
@@ -126,14 +125,14 @@ fulmar_text::mirrors! {
         client_id: Option<String> = client.client_id.as_deref().map(str::to_owned),
         /// Whether it may not log in.
         disabled: bool = client.disabled,
-        /// Its role in this API; absent if it has none.
+        /// Role in this API; absent if it has none.
         #[serde(skip_serializing_if = "Option::is_none")]
         administration: Option<Role> = client.administration,
         /// Whether it has a password.
         has_password: bool = client.password.is_some(),
-        /// Its groups.
+        /// Groups.
         groups: Vec<String> = names(&client.groups),
-        /// Its own roles for topics.
+        /// Own roles for topics.
         roles: Vec<String> = names(&client.roles),
     }
 }
@@ -158,19 +157,19 @@ pub(crate) struct NewUser {
     name: String,
     /// 8 to 200 characters.
     password: Option<String>,
-    /// Its role in this API.
+    /// Role in this API.
     administration: Option<Role>,
     /// The only client identifier with which it may connect.
     client_id: Option<String>,
-    /// Its groups.
+    /// Groups.
     #[serde(default)]
     groups: Vec<String>,
-    /// Its own roles for topics.
+    /// Own roles for topics.
     #[serde(default)]
     roles: Vec<String>,
 }
 
-/// What changes; what is absent stays.
+/// Changes of a user; what is absent stays.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UserChange {
@@ -178,7 +177,7 @@ pub(crate) struct UserChange {
     password: Option<String>,
     /// Whether it may not log in.
     disabled: Option<bool>,
-    /// Its role in this API; null for none.
+    /// Role in this API; null for none.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<Role>)]
     administration: Option<Option<Role>>,
@@ -198,7 +197,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Ro
 /// Users in the store of identities
 #[utoipa::path(get, path = "/users", params(PageQuery), responses((status = 200, body = Users)))]
 pub(crate) async fn users(
-    Asked(app, _): Asked<Administrator>,
+    Call(app, _): Call<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Users>, Problem> {
     let part = |state: &State, after: After<'_>| {
@@ -219,7 +218,7 @@ fn unknown(name: &str) -> Problem {
 /// One user
 #[utoipa::path(get, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 200, body = User)))]
 pub(crate) async fn user(
-    Asked(app, _): Asked<Administrator>,
+    Call(app, _): Call<Administrator>,
     Name(name): Name,
 ) -> Result<JsonBody<User>, Problem> {
     let found =
@@ -244,7 +243,7 @@ async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPass
 /// Add a user
 #[utoipa::path(post, path = "/users", request_body = NewUser, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add_user(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewUser>,
 ) -> Result<StatusCode, Problem> {
     let detail = json!({
@@ -268,7 +267,7 @@ pub(crate) async fn add_user(
 /// Change a user
 #[utoipa::path(patch, path = "/users/{name}", request_body = UserChange, params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is changed")))]
 pub(crate) async fn change_user(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Target { name, body: new }: Target<UserChange>,
 ) -> Result<StatusCode, Problem> {
     let before = app.identities.read(|state| state.clients().get(&*name).map(Arc::clone));
@@ -311,7 +310,7 @@ pub(crate) struct Removal {
 /// Remove a user
 #[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User"), Removal), responses((status = 204, description = "It is removed; the broker refuses the name, with any credentials, until it is created again or forgotten")))]
 pub(crate) async fn remove_user(
-    Asked(app, Administrator(caller)): Asked<Administrator>,
+    Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
     Query(Removal { forget }): Query<Removal>,
 ) -> Result<StatusCode, Problem> {

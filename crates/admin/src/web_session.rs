@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::administrators::{Principal, Role};
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Caller, Shown, Viewer, address};
+use crate::caller::{Caller, PresentedCredentials, Viewer, address};
 use crate::extract::body;
 use crate::problem::Problem;
 use crate::web_sessions::{MAX_AGE, Secrets, check_origin, cookie, set_cookie};
@@ -24,7 +24,7 @@ use crate::web_sessions::{MAX_AGE, Secrets, check_origin, cookie, set_cookie};
 pub(crate) struct Credentials {
     /// The user.
     user: Option<String>,
-    /// Its password.
+    /// Password.
     password: Option<String>,
     /// An API token, or one of a server admin of the platform.
     token: Option<String>,
@@ -35,7 +35,7 @@ pub(crate) struct Credentials {
 pub(crate) struct Begun {
     /// The user.
     name: String,
-    /// Its role.
+    /// Role.
     role: Role,
     /// For the header `x-fulmar-session` of each request, beside the cookie.
     session: String,
@@ -56,9 +56,11 @@ pub(crate) async fn begin(State(app): State<App>, request: Request) -> Result<Re
         return Err(Problem::malformed("send Content-Type: application/json"));
     }
     let shown = match body::<Credentials>(sent).await? {
-        Credentials { token: Some(token), user: None, password: None } => Shown::Token(token),
+        Credentials { token: Some(token), user: None, password: None } => {
+            PresentedCredentials::Token(token)
+        }
         Credentials { token: None, user: Some(user), password: Some(password) } => {
-            Shown::Password(user, password)
+            PresentedCredentials::Password(user, password)
         }
         _ => return Err(Problem::malformed("send user and password, or a token")),
     };

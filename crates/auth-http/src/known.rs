@@ -19,7 +19,7 @@ const FORGET_EVERY_MS: u64 = 60_000;
 pub(super) type Digest = [u64; 2];
 
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct LoginCache {
     /// For how long a login is remembered.
     keep_ms: u64,
     most: usize,
@@ -44,9 +44,9 @@ struct OfClient {
     _memory: MemoryShare,
 }
 
-impl Known {
-    pub(super) fn new(keep_s: u32, most: usize) -> Known {
-        Known {
+impl LoginCache {
+    pub(super) fn new(keep_s: u32, most: usize) -> LoginCache {
+        LoginCache {
             keep_ms: u64::from(keep_s) * 1000,
             most,
             keys: [RandomState::new(), RandomState::new()],
@@ -71,11 +71,12 @@ impl Known {
     }
 
     /// Remembers an allowed login, and the client's rules from now on. Returns whether it had or gets rules.
-    pub(super) fn put(
+    pub(super) fn remember(
         &self,
         digest: Digest,
         admitted: Admitted,
-        (user, client_id): (User, Box<str>),
+        user: User,
+        client_id: Box<str>,
         rules: Option<(AccessRules, MemoryShare)>,
         now_ms: u64,
     ) -> bool {
@@ -154,7 +155,7 @@ mod tests {
         User::named(name).unwrap()
     }
 
-    fn decision(known: &Known, name: &str, client_id: &str) -> Option<bool> {
+    fn decision(known: &LoginCache, name: &str, client_id: &str) -> Option<bool> {
         let user = user(name);
         known.rules(&user, client_id)?.decide(&user, client_id, Action::Publish, "ann/x")
     }
@@ -185,10 +186,10 @@ mod tests {
 
     #[test]
     fn a_login_is_remembered_for_its_time_and_never_longer_than_it_holds() {
-        let known = Known::new(60, 10);
-        let who = || (user("ann"), "phone".into());
+        let known = LoginCache::new(60, 10);
+        let user = || user("ann");
         let digest = known.digest("ann", Some("right"), "phone");
-        known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000);
+        known.remember(digest, admitted(Timestamp::NEVER), user(), "phone".into(), None, 1000);
         assert!(known.admitted(digest, 60_999).is_some());
         for other in [
             ("ann", Some("wrong"), "phone"),
@@ -200,20 +201,20 @@ mod tests {
             assert!(known.admitted(known.digest(other.0, other.1, other.2), 1000).is_none());
         }
         assert!(known.admitted(digest, 61_000).is_none());
-        known.put(digest, admitted(Timestamp(2000)), who(), None, 1000);
+        known.remember(digest, admitted(Timestamp(2000)), user(), "phone".into(), None, 1000);
         assert!(known.admitted(digest, 1999).is_some() && known.admitted(digest, 2000).is_none());
         for n in 0..50 {
             let digest = known.digest("ann", Some("right"), &n.to_string());
-            known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000);
+            known.remember(digest, admitted(Timestamp::NEVER), user(), "phone".into(), None, 1000);
             assert!(known.logins.lock().len() <= 10);
         }
     }
 
     #[test]
     fn rules_are_those_of_one_user_with_one_client() {
-        let known = Known::new(0, 0);
+        let known = LoginCache::new(0, 0);
         let put = |name, client: &str, rules| {
-            known.put([0; 2], admitted(Timestamp::NEVER), (user(name), client.into()), rules, 0)
+            known.remember([0; 2], admitted(Timestamp::NEVER), user(name), client.into(), rules, 0)
         };
         assert!(put("ann", "phone", rules()));
         let decides = |name, client| decision(&known, name, client);
@@ -234,9 +235,8 @@ mod tests {
         known.forget(2 * FORGET_EVERY_MS, |_| false);
         assert_eq!(known.rules.read().users.len(), 0);
         // Nor while an equal login would be admitted without asking.
-        let known = Known::new(100, 10);
-        let who = (user("ann"), "phone".into());
-        known.put([0; 2], admitted(Timestamp::NEVER), who, rules(), 0);
+        let known = LoginCache::new(100, 10);
+        known.remember([0; 2], admitted(Timestamp::NEVER), user("ann"), "phone".into(), rules(), 0);
         for now in [FORGET_EVERY_MS, 2 * FORGET_EVERY_MS] {
             known.forget(now, |_| false);
             assert!(decision(&known, "ann", "phone").is_some());

@@ -35,7 +35,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use self::answer::Allowed;
 use self::breaker::{Breaker, Throttle};
-use self::known::{Digest, Known};
+use self::known::{Digest, LoginCache};
 use fulmar_config::{AuthHttp, set};
 use fulmar_part::http_client::{self, Pool, advised};
 use fulmar_part::{Core, Opening, Part, Source};
@@ -53,7 +53,7 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 struct AuthHook {
     /// Whether the service is asked about clients with certificates.
     certificates: bool,
-    known: Arc<Known>,
+    known: Arc<LoginCache>,
     counts: Arc<Counts>,
     breaker: Arc<Breaker>,
     broker: Arc<OnceLock<Weak<Broker>>>,
@@ -125,7 +125,7 @@ struct Service {
     url: Uri,
     authorization: Option<HeaderValue>,
     timeout: Duration,
-    known: Arc<Known>,
+    known: Arc<LoginCache>,
     counts: Arc<Counts>,
     breaker: Arc<Breaker>,
     /// Limits on lines about failures, and on those about undocumented statuses: neither may hide the other.
@@ -167,7 +167,7 @@ impl AuthHook {
         if settings.url.is_empty() {
             return Ok(None);
         }
-        let known = Arc::new(Known::new(settings.cache_s, settings.cache_entries));
+        let known = Arc::new(LoginCache::new(settings.cache_s, settings.cache_entries));
         let (counts, breaker) = (Arc::<Counts>::default(), Arc::<Breaker>::default());
         let broker = Arc::<OnceLock<_>>::default();
         let timeout = Duration::from_millis(settings.timeout_ms.into());
@@ -267,8 +267,9 @@ impl LoginHook for AuthHook {
         let client_id = client_id.to_owned();
         let (name, network) = (user.clone(), site(address));
         let login = Waiting { body, user, client_id, network, digest, reply_to };
-        let who = (name.text(), address);
-        let added = self.logins.waiting.lock().push(who, true, login, Instant::now());
+        let mut waiting = self.logins.waiting.lock();
+        let added = waiting.push(name.text(), address, true, login, Instant::now());
+        drop(waiting);
         let Ok((id, displaced)) = added else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
         };
@@ -410,8 +411,8 @@ impl Service {
                 Some((rules, memory.ok_or(ReasonCode::QuotaExceeded)?))
             }
         };
-        let who = (user, Box::from(&*client_id));
-        if self.known.put(digest, admitted.clone(), who, rules, now) {
+        let (admitted_too, client) = (admitted.clone(), Box::from(&*client_id));
+        if self.known.remember(digest, admitted_too, user, client, rules, now) {
             broker.rights_changed(&client_id);
         }
         self.counts.allowed.fetch_add(1, Relaxed);

@@ -22,7 +22,7 @@ use crate::user::{User, Vouched};
 /// filters that begin with a wildcard do not match them.
 pub const EXTERNAL_TOPICS: &str = "fulmar/";
 
-/// What a client wants to do.
+/// An action of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Publish to a topic name.
@@ -53,7 +53,7 @@ pub struct Rule {
     pub allow: bool,
     /// Whom it is about.
     pub who: Who,
-    /// What it is about; `None` for everything.
+    /// Action that it is about; `None` for all.
     pub action: Option<Action>,
     /// Topic filter, perhaps with placeholders.
     pub filter: Box<str>,
@@ -71,7 +71,7 @@ pub struct AccessRules {
 }
 
 impl AccessRules {
-    /// What they take in memory.
+    /// Memory of the rules, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let rules: usize =
@@ -109,7 +109,7 @@ impl<'a> Subject<'a> {
         self.user.is_some_and(|user| user.operators().is_none())
     }
 
-    /// Its user's name, if the operator vouches for it.
+    /// User's name, if the operator vouches for it.
     pub(crate) fn name(self) -> Option<&'a str> {
         self.user.and_then(User::operators)
     }
@@ -143,12 +143,12 @@ impl AccessRules {
         self.rules.is_empty() && self.default_allow
     }
 
-    /// What holds where no rule matches.
+    /// Access where no rule matches.
     pub(crate) fn default_allow(&self) -> bool {
         self.default_allow
     }
 
-    /// What the first rule that matches says about a client; `None` where none does.
+    /// Decision of the first rule that matches a client; `None` where none does.
     #[must_use]
     pub fn decide(
         &self,
@@ -209,7 +209,7 @@ impl Rule {
     }
 }
 
-/// What a rule says, whomever it is about.
+/// Wording of a rule, whomever it is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wording<'a> {
     pub(crate) filter: &'a str,

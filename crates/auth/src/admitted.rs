@@ -8,7 +8,7 @@ use crate::user::{User, UserNameError};
 /// An authenticated client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// Its user; `None` for an anonymous client.
+    /// The client's user; `None` for an anonymous client.
     pub user: Option<User>,
     /// When its credential expires; [`Timestamp::NEVER`] if it does not.
     pub until: Timestamp,

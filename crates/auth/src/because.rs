@@ -1,6 +1,6 @@
 //! What decides whether a client may do something.
 
-/// What decides.
+/// The cause of a decision about access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Because {

@@ -14,11 +14,12 @@ use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::access::{Action, Subject, Wording, anybodys};
-use crate::password::HashReplacements;
+use crate::checker::HashReplacements;
 use crate::rights::StoredRights;
 use crate::stored_hash::{HashError, StoredHash};
 
-/// How the credentials of the store's clients begin ([`super::Admitted::credential`]); a number and the user name follow.
+/// Beginning of the credentials of the store's clients ([`super::Admitted::credential`]); a number and the user name
+/// follow.
 const CREDENTIAL: &str = "identity:";
 
 /// Prefix of topics that nobody has by default.
@@ -50,7 +51,7 @@ pub struct TopicRule {
     pub allow: bool,
 }
 
-/// What holds where no rule matches; never for topics that begin with `$CONTROL`.
+/// Access where no rule matches; never for topics that begin with `$CONTROL`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DefaultAccess {
     /// Publishing.
@@ -111,7 +112,7 @@ pub struct IdentityChanges {
     pub removed: Vec<(Box<str>, bool)>,
     /// The roles of clients without a user name. `None` if these are not the store's.
     pub anonymous: Option<Vec<Arc<RoleRules>>>,
-    /// What holds where no rule matches.
+    /// Access where no rule matches.
     pub defaults: DefaultAccess,
     /// Filters of what some role denies to receive.
     pub denials: Vec<Box<str>>,
@@ -136,7 +137,7 @@ struct Inner {
     anonymous: Option<Box<[Arc<RoleRules>]>>,
     defaults: DefaultAccess,
     denials: Vec<Box<str>>,
-    /// How many users have a verifier of each shape.
+    /// Number of users that have a verifier of each shape.
     shapes: BTreeMap<VerifierShape, u32>,
 }
 
@@ -209,7 +210,7 @@ impl IdentityTable {
         Some((Arc::clone(identity.verifier.as_ref()?), identity.revision))
     }
 
-    /// How many clients have a verifier of each shape.
+    /// Number of clients that have a verifier of each shape.
     pub(crate) fn verifier_shapes(&self) -> BTreeMap<VerifierShape, u32> {
         self.inner.read().shapes.clone()
     }
@@ -262,7 +263,7 @@ impl IdentityTable {
         })
     }
 
-    /// What the store says about a client, if it is the store's.
+    /// The store's rules for a client, if it is the store's.
     pub(crate) fn with_rights<R>(
         &self,
         subject: Subject<'_>,

@@ -41,23 +41,23 @@ pub enum KeyError {
     /// The file has a key of another kind.
     #[error("the public key is not one for this algorithm")]
     Kind,
-    /// What is in the key set is no key of the kind it says.
+    /// An entry of the key set is no key of the kind it says.
     #[error("a key of the set is not what its kty and crv say")]
     Set,
 }
 
-/// What checks signatures; its kind fixes the algorithm.
+/// A key that checks signatures; its kind fixes the algorithm.
 pub(crate) enum Key {
     Hs256(hmac::Key),
     /// In DER (RFC 8017 appendix A.1.1).
     Rs256(Vec<u8>),
-    /// As a key set has it: modulus and exponent, big-endian.
+    /// RSA as in a key set: modulus and exponent, big-endian.
     Rs256Parts(RsaPublicKeyComponents<Vec<u8>>),
     Es256([u8; POINT_BYTES]),
     EdDsa([u8; ED25519_BYTES]),
 }
 
-/// What a token says of itself (RFC 7515 section 4.1).
+/// Header of a token (RFC 7515 section 4.1).
 #[derive(Deserialize)]
 pub(crate) struct Header {
     pub(crate) alg: String,
@@ -110,7 +110,7 @@ impl<'a> Token<'a> {
         key.algorithm() == self.header.alg && key.signed(self.signed.as_bytes(), &self.signature)
     }
 
-    /// What is claimed, which counts only in a token that is signed. `None` if it is something else.
+    /// Claims, which count only in a token that is signed. `None` if it is something else.
     pub(crate) fn claims<T: DeserializeOwned>(&self) -> Option<T> {
         part(self.claims)
     }
@@ -133,18 +133,18 @@ impl Key {
     /// For RS256: a public key in PEM, in the form of any key, in RSA's own or in a certificate.
     pub(crate) fn rsa(pem: &[u8]) -> Result<Key, KeyError> {
         public_key(pem, |found| match found {
-            Found::Rsa(key) => Some(Key::Rs256(key.to_vec())),
-            Found::Any(info) if info.algorithm.algorithm == OID_PKCS1_RSAENCRYPTION => {
+            PemKey::Rsa(key) => Some(Key::Rs256(key.to_vec())),
+            PemKey::Any(info) if info.algorithm.algorithm == OID_PKCS1_RSAENCRYPTION => {
                 Some(Key::Rs256(info.subject_public_key.data.to_vec()))
             }
-            Found::Any(_) => None,
+            PemKey::Any(_) => None,
         })
     }
 
     /// For ES256: a public key of P-256 in PEM, or a certificate.
     pub(crate) fn p256(pem: &[u8]) -> Result<Key, KeyError> {
         public_key(pem, |found| {
-            let Found::Any(info) = found else { return None };
+            let PemKey::Any(info) = found else { return None };
             let curve = info.algorithm.parameters.as_ref()?.as_oid().ok()?;
             let fits =
                 info.algorithm.algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY && curve == OID_EC_P256;
@@ -156,7 +156,7 @@ impl Key {
     /// For EdDSA: a public key of Ed25519 in PEM, or a certificate.
     pub(crate) fn ed25519(pem: &[u8]) -> Result<Key, KeyError> {
         public_key(pem, |found| {
-            let Found::Any(info) = found else { return None };
+            let PemKey::Any(info) = found else { return None };
             let key = info.subject_public_key.data.as_ref().try_into().ok()?;
             (info.algorithm.algorithm == OID_SIG_ED25519).then_some(Key::EdDsa(key))
         })
@@ -225,7 +225,7 @@ impl Jwk {
 }
 
 /// A public key as PEM has it.
-enum Found<'a> {
+enum PemKey<'a> {
     /// RFC 5280 section 4.1.2.7.
     Any(&'a SubjectPublicKeyInfo<'a>),
     /// RSA's own form (RFC 8017 appendix A.1.1), in DER.
@@ -233,19 +233,19 @@ enum Found<'a> {
 }
 
 /// The first public key of a PEM file (RFC 7468), if it is one of those that are looked for.
-fn public_key(pem: &[u8], wanted: impl FnOnce(Found<'_>) -> Option<Key>) -> Result<Key, KeyError> {
+fn public_key(pem: &[u8], wanted: impl FnOnce(PemKey<'_>) -> Option<Key>) -> Result<Key, KeyError> {
     for section in Pem::iter_from_buffer(pem) {
         let section = section.map_err(|_| KeyError::Pem)?;
         let key = match section.label.as_str() {
             "PUBLIC KEY" => {
                 let info = SubjectPublicKeyInfo::from_der(&section.contents);
-                wanted(Found::Any(&info.map_err(|_| KeyError::Kind)?.1))
+                wanted(PemKey::Any(&info.map_err(|_| KeyError::Kind)?.1))
             }
             "CERTIFICATE" => {
                 let certificate = section.parse_x509().map_err(|_| KeyError::Kind)?;
-                wanted(Found::Any(&certificate.tbs_certificate.subject_pki))
+                wanted(PemKey::Any(&certificate.tbs_certificate.subject_pki))
             }
-            "RSA PUBLIC KEY" => wanted(Found::Rsa(&section.contents)),
+            "RSA PUBLIC KEY" => wanted(PemKey::Rsa(&section.contents)),
             _ => continue,
         };
         return key.ok_or(KeyError::Kind);

@@ -21,7 +21,7 @@ const MAX_KEYS: usize = 64;
 /// without a valid token.
 const MAX_TRIED: usize = 4;
 
-/// How much clocks may differ, in seconds.
+/// Difference of clocks that is tolerated, in seconds.
 const LEEWAY_S: f64 = 60.0;
 
 /// Why token checking cannot be set up.
@@ -79,7 +79,7 @@ pub(crate) enum TokenError {
 /// Checks tokens of one issuer.
 pub struct JwtVerifier {
     keys: Vec<NamedKey>,
-    /// What tokens may call this broker. Without any, only tokens that are for nobody in particular are accepted.
+    /// Names of this broker in tokens. Without any, only tokens that are for nobody in particular are accepted.
     audiences: Vec<String>,
     issuer: Option<String>,
 }

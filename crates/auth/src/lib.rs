@@ -10,6 +10,7 @@ pub mod access;
 mod admitted;
 mod argon2_memory;
 mod because;
+mod checker;
 mod decision;
 mod external_users;
 mod identities;
@@ -42,6 +43,7 @@ use fulmar_scram::DecoyKey;
 
 pub use admitted::{Admitted, AuthReply};
 pub use because::Because;
+pub use checker::HashReplacements;
 pub use decision::{Decision, WaitingLogin};
 pub use external_users::{ExternalUsers, Login};
 pub use identities::CONTROL_PREFIX;
@@ -52,9 +54,7 @@ pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub use login_hook::{HookLogin, LoginHook};
 pub use open_topics::OpenTopics;
-pub use password::{
-    Applicant, HashReplacements, MAX_PASSWORD_BYTES, PasswordError, PasswordFile, hash_password,
-};
+pub use password::{Applicant, MAX_PASSWORD_BYTES, PasswordError, PasswordFile, hash_password};
 pub use peer_identity::{PeerCertificate, PeerIdentity};
 pub use queue::{LoginQueue, NextLogin, QueueId, Ticket};
 pub use reply_to::ReplyTo;
@@ -77,7 +77,7 @@ pub struct AccessControl {
     pub passwords: Option<PasswordFile>,
     /// Tokens, if configured. A password that looks like a token is taken as one.
     pub jwt: Option<JwtVerifier>,
-    /// What authenticated clients may do.
+    /// Rules for what authenticated clients may do.
     pub rules: AccessRules,
     /// Whether sessions belong to users.
     pub session_owner: SessionOwner,
@@ -91,7 +91,7 @@ pub struct AccessControl {
     pub scram: Option<DecoyKey>,
 }
 
-/// What a client presents.
+/// Credentials that a client presents.
 pub struct Credentials<'a> {
     /// The user name of its CONNECT.
     pub username: Option<&'a str>,

@@ -9,7 +9,7 @@ use crate::access::EXTERNAL_TOPICS;
 /// The topics that have no rules, as of one generation of [`super::AccessControl`].
 #[derive(Debug, Default)]
 pub struct OpenTopics {
-    /// Of the rules; 0 is before the first.
+    /// Generation of the rules; 0 is before the first.
     pub generation: u64,
     pub(crate) open: bool,
     /// External users' topics are theirs.

@@ -9,11 +9,9 @@
 //! such a hash by argon2, not in the file, which is the operator's, but where [`HashReplacements`] keeps it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,45 +19,33 @@ use argon2::Argon2;
 use argon2::password_hash::PasswordHasher as _;
 use fulmar_mqtt::ReasonCode;
 use parking_lot::{Condvar, Mutex};
-use ring::digest::{SHA256, digest};
 
-use crate::admitted::{Admitted, AuthReply};
 use crate::argon2_memory::Argon2Memory;
+use crate::checker::{Checker, DECOY, FILE_CREDENTIAL, HashReplacements, Line, file_credential};
 use crate::decision::{Decision, WaitingLogin};
-use crate::identities::{IdentityTable, credential};
+use crate::identities::IdentityTable;
 use crate::queue::{LoginQueue, NextLogin};
-use crate::recent_set::RecentSet;
 use crate::reply_to::ReplyTo;
-use crate::right_logins::RightLogins;
 use crate::stored_hash::{HashError, StoredHash};
 use crate::user::{User, UserNameError};
 
 /// Threads that hash, in 19 MiB each ([`super::argon2_memory`]).
 const THREADS: usize = 2;
 
-/// How long such a thread keeps its memory after a login. Logins that come more often need no new memory.
+/// Time for which such a thread keeps its memory after a login. Logins that come more often need no new memory.
 const KEEP_MEMORY: Duration = Duration::from_secs(10);
 
 /// Longest password, in bytes, of a login that waits to be hashed: the queue holds 512 of them.
 pub const MAX_PASSWORD_BYTES: usize = 4096;
 
-/// How long a thread waits before it asks again for a login, if those that wait may not be checked yet.
+/// Pause before a thread asks again for a login, if those that wait may not be checked yet.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// How much less the hashing threads ask of a busy processor than the workers (nice value).
+/// Nice value of the hashing threads, which leave a busy processor to the workers.
 const NICE: i32 = 5;
 
-/// How the credentials of the file's users begin; a digest of the line and the name follow.
-const FILE_CREDENTIAL: &str = "file:";
-
 /// Also where there is no such user.
-const WRONG: ReasonCode = ReasonCode::BadUserNameOrPassword;
-
-/// The password of nobody.
-const DECOY: &[u8] = b"nobody has this password";
-
-/// Wrong logins remembered: a device that repeats its mistake costs one hash.
-const REMEMBERED_WRONG: usize = 4096;
+pub(crate) const WRONG: ReasonCode = ReasonCode::BadUserNameOrPassword;
 
 /// Why a password file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +53,7 @@ pub enum PasswordError {
     /// It cannot be read.
     #[error("cannot read password file {path}: {source}{}", creation(.source, .path))]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: String,
         /// Why.
         source: std::io::Error,
@@ -75,19 +61,19 @@ pub enum PasswordError {
     /// A line is not `user:hash`.
     #[error("{path}:{line}: {error}; lines are USER:HASH, and `fulmar passwd USER` makes one")]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with its hash.
+        /// The fault of its hash.
         error: HashError,
     },
     /// A line's user cannot be one.
     #[error("{path}:{line}: {error}")]
     Name {
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Which line, from 1.
+        /// Number of the line, from 1.
         line: usize,
         /// Why not.
         error: UserNameError,
@@ -97,7 +83,7 @@ pub enum PasswordError {
     Hash(String),
 }
 
-/// How to create the file, if it is missing.
+/// Advice to create the file, if it is missing.
 fn creation(error: &std::io::Error, path: &str) -> String {
     if error.kind() == std::io::ErrorKind::NotFound {
         format!("; create it with `fulmar passwd USER --file {path}`")
@@ -126,47 +112,13 @@ struct Login {
 
 /// Where a login that has to wait comes from.
 pub struct Applicant {
-    /// Its address.
+    /// The client's address.
     pub address: IpAddr,
     /// Where the answer is sent.
     pub reply_to: ReplyTo,
 }
 
-/// Where the argon2 hashes are kept that replace hashes of mosquitto.
-pub trait HashReplacements: fmt::Debug + Send + Sync {
-    /// The argon2 hash of the user whose hash in the password file is `outdated`.
-    fn find(&self, user: &str, outdated: &str) -> Option<String>;
-
-    /// Keeps `argon2` for this user, as long as the password file has `outdated`. May wait for the disk.
-    fn keep(&self, user: &str, outdated: &str, argon2: &str);
-}
-
-/// A user of the file.
-struct Line {
-    /// As the file has it.
-    text: String,
-    hash: StoredHash,
-}
-
-struct Checker {
-    users: HashMap<Box<str>, Line>,
-    /// Clients of the identity store, which hide users of the file.
-    identities: OnceLock<Arc<IdentityTable>>,
-    /// Hashed for unknown users too, so that the time taken does not reveal which users exist.
-    decoy: OnceLock<StoredHash>,
-    right: RightLogins,
-    memory: Mutex<Memory>,
-    replacements: OnceLock<Arc<dyn HashReplacements>>,
-}
-
-/// The newest wrong logins, as digests with a key of the process, and hashes that replace those of the file.
-struct Memory {
-    key: RandomState,
-    wrong: RecentSet<u64>,
-    replaced: HashMap<Box<str>, StoredHash>,
-}
-
-/// What the threads share.
+/// State that the threads share.
 struct Desk {
     checker: Checker,
     waiting: Mutex<Waiting>,
@@ -182,8 +134,8 @@ struct Waiting {
     closed: bool,
 }
 
-/// What a thread does next.
-enum Work {
+/// The next task of a thread.
+enum HashTask {
     Check(NextLogin<Login>),
     Refuse(ReplyTo),
 }
@@ -249,18 +201,7 @@ impl PasswordFile {
     }
 
     fn new(users: HashMap<Box<str>, Line>, is_file: bool) -> PasswordFile {
-        let checker = Checker {
-            users,
-            identities: OnceLock::new(),
-            decoy: OnceLock::new(),
-            right: RightLogins::default(),
-            memory: Mutex::new(Memory {
-                key: RandomState::new(),
-                wrong: RecentSet::new(REMEMBERED_WRONG),
-                replaced: HashMap::new(),
-            }),
-            replacements: OnceLock::new(),
-        };
+        let checker = Checker::new(users);
         let desk = Desk { checker, waiting: Mutex::default(), changed: Condvar::new() };
         PasswordFile { desk: Arc::new(desk), threads: Mutex::default(), is_file }
     }
@@ -350,7 +291,7 @@ impl PasswordFile {
             return Decision::Now(Ok(admitted));
         }
         let login = Login { user: user.clone(), password: password.into(), reply_to };
-        let pushed = waiting.queue.push((name, address), hash, login, now);
+        let pushed = waiting.queue.push(name, address, hash, login, now);
         drop(waiting);
         let Ok((id, evicted)) = pushed else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
@@ -393,7 +334,7 @@ impl Drop for PasswordFile {
 }
 
 impl Desk {
-    /// What a thread does until the file is dropped.
+    /// Checks and refuses logins until the file is dropped.
     fn serve(&self) {
         #[cfg(target_os = "linux")]
         if let Err(error) = rustix::process::nice(NICE) {
@@ -402,8 +343,8 @@ impl Desk {
         let (mut memory, mut used) = (Argon2Memory::default(), Instant::now());
         while let Some(work) = self.next(&mut memory, used) {
             match work {
-                Work::Refuse(reply_to) => reply_to.send(Err(WRONG)),
-                Work::Check(next) => {
+                HashTask::Refuse(reply_to) => reply_to.send(Err(WRONG)),
+                HashTask::Check(next) => {
                     let hashed = self.check(next, &mut memory);
                     used = if hashed { Instant::now() } else { used };
                 }
@@ -446,7 +387,7 @@ impl Desk {
 
     /// Waits for something to do; `None` when the file is dropped. Releases the memory when nothing has been hashed for
     /// long.
-    fn next(&self, memory: &mut Argon2Memory, used: Instant) -> Option<Work> {
+    fn next(&self, memory: &mut Argon2Memory, used: Instant) -> Option<HashTask> {
         let mut waiting = self.waiting.lock();
         loop {
             if waiting.closed {
@@ -457,10 +398,10 @@ impl Desk {
             if refusal.is_some_and(|due| due <= now)
                 && let Some((_, reply_to)) = waiting.refusals.pop_first()
             {
-                return Some(Work::Refuse(reply_to));
+                return Some(HashTask::Refuse(reply_to));
             }
             if let Some(next) = waiting.queue.pop(now) {
-                return Some(Work::Check(next));
+                return Some(HashTask::Check(next));
             }
             if memory.is_held() && now >= used + KEEP_MEMORY {
                 memory.release();
@@ -475,14 +416,6 @@ impl Desk {
     }
 }
 
-/// Fingerprint of a user's line in the password file, by which a login is known for as long as the line stays. It is stored
-/// with wills, so later programs must make the same of the same line.
-fn file_credential(user: &str, line: &Line) -> Box<str> {
-    let digest = digest(&SHA256, line.text.as_bytes());
-    let first = digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
-    format!("{FILE_CREDENTIAL}{first:x}:{user}").into()
-}
-
 /// Whether the user of a line of the file still has it; `None` if the credential is not one of a file.
 pub(crate) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<bool> {
     let (_, user) = credential.strip_prefix(FILE_CREDENTIAL)?.split_once(':')?;
@@ -490,141 +423,11 @@ pub(crate) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<b
     Some(line.is_some_and(|line| *file_credential(user, line) == *credential))
 }
 
-impl Checker {
-    /// Compares a password without hashing it; `None` if nothing is known of it. `revision` is that of a client of the
-    /// identity store.
-    fn compare(&self, user: &User, password: &[u8], revision: Option<u64>) -> Option<AuthReply> {
-        let name = user.text();
-        let right = match revision {
-            Some(revision) => self.right.compare(name, password, revision),
-            None => self.right.compare(name, password, &*self.users.get(name)?.text),
-        };
-        Some(if right? { Ok(self.admitted(user, revision)) } else { Err(WRONG) })
-    }
-
-    /// Whether there is a password of this user that could be right.
-    fn has_password(&self, user: &str) -> bool {
-        let identity = self.identities.get().and_then(|table| table.find(user));
-        identity.map_or_else(|| self.users.contains_key(user), |(hash, _)| hash.is_some())
-    }
-
-    /// Whether this login was wrong shortly before.
-    fn was_wrong(&self, user: &str, password: &[u8]) -> bool {
-        let revision = self.revision(user);
-        let memory = self.memory.lock();
-        memory.wrong.contains(&memory.digest(user, password, revision))
-    }
-
-    /// Checks a login, and whether it had to be hashed. With `hash`, something is hashed unless the login is right.
-    fn check(
-        &self,
-        user: &User,
-        password: &[u8],
-        hash: bool,
-        argon2: &mut Argon2Memory,
-    ) -> (AuthReply, bool) {
-        let name = user.text();
-        // Once: what is wrong for a client as it was may be right for the one that it has become meanwhile.
-        let identity = self.identities.get().and_then(|table| table.find(name));
-        let revision = identity.as_ref().map(|(_, revision)| *revision);
-        // Another client of the user may have shown it meanwhile.
-        let compared = self.compare(user, password, revision);
-        if let Some(Ok(admitted)) = compared {
-            return (Ok(admitted), false);
-        }
-        let of_file = || {
-            let stored = self.users.get(name)?;
-            let memory = self.memory.lock();
-            Some(memory.replaced.get(name).unwrap_or(&stored.hash).clone())
-        };
-        let stored = identity.map_or_else(of_file, |(hash, _)| hash);
-        let stored = stored.filter(|_| compared.is_none());
-        if stored.is_none() && !hash {
-            self.memory.lock().remember_wrong(name, password, revision);
-            return (Err(WRONG), false);
-        }
-        let decoy = self.decoy();
-        let matches = stored.as_ref().unwrap_or(decoy).matches(password, argon2);
-        if !matches && stored.as_ref().is_some_and(StoredHash::is_outdated) {
-            // mosquitto's hashes take a fraction of the time.
-            decoy.matches(password, argon2);
-        }
-        if stored.is_none() || !matches {
-            self.memory.lock().remember_wrong(name, password, revision);
-            return (Err(WRONG), true);
-        }
-        match (revision, self.users.get(name)) {
-            (Some(revision), _) => self.right.add(name, password, revision),
-            (None, Some(stored)) => self.right.add(name, password, &*stored.text),
-            (None, None) => {}
-        }
-        (Ok(self.admitted(user, revision)), true)
-    }
-
-    fn admitted(&self, user: &User, revision: Option<u64>) -> Admitted {
-        let name = user.text();
-        let of_file = || self.users.get(name).map(|line| file_credential(name, line));
-        let credential = revision.map(|revision| credential(revision, name)).or_else(of_file);
-        Admitted { credential, ..Admitted::for_good(Some(user.clone())) }
-    }
-
-    fn decoy(&self) -> &StoredHash {
-        let hashed = || StoredHash::Argon2(hash_password(DECOY).unwrap_or_default());
-        self.decoy.get_or_init(hashed)
-    }
-
-    fn is_stored(&self, user: &str) -> bool {
-        self.identities.get().is_some_and(|table| table.knows(user))
-    }
-
-    /// The revision of a client of the identity store.
-    fn revision(&self, user: &str) -> Option<u64> {
-        self.identities.get().and_then(|table| table.revision(user))
-    }
-
-    /// Replaces the hash of a user who has shown this password, if it is one of mosquitto's. The identity store follows on
-    /// a thread of its own.
-    fn replace_outdated(&self, user: &str, password: &[u8]) {
-        let table = self.identities.get().filter(|table| table.knows(user));
-        let (outdated, replacements) = if let Some(table) = table {
-            let hash = table.find(user).and_then(|(hash, _)| hash).filter(StoredHash::is_outdated);
-            let Some(replacements) = table.replacements() else { return };
-            (hash.map(|hash| hash.text()), Some(replacements))
-        } else {
-            let line = self.users.get(user).filter(|line| line.hash.is_outdated());
-            let line = line.filter(|_| !self.memory.lock().replaced.contains_key(user));
-            (line.map(|line| line.text.clone()), self.replacements.get())
-        };
-        let Some(outdated) = outdated else { return };
-        let argon2 = match hash_password(password) {
-            Ok(argon2) => argon2,
-            Err(error) => {
-                return tracing::warn!(user, "cannot replace a hash of mosquitto: {error}");
-            }
-        };
-        if let Some(replacements) = replacements {
-            replacements.keep(user, &outdated, &argon2);
-        }
-        if table.is_none() {
-            self.memory.lock().replaced.insert(user.into(), StoredHash::Argon2(argon2));
-        }
-    }
-}
-
-impl Memory {
-    fn digest(&self, user: &str, password: &[u8], revision: Option<u64>) -> u64 {
-        self.key.hash_one((user, password, revision))
-    }
-
-    fn remember_wrong(&mut self, user: &str, password: &[u8], revision: Option<u64>) {
-        self.wrong.insert(self.digest(user, password, revision));
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::admitted::AuthReply;
 
     fn named(name: &str) -> User {
         User::named(name).unwrap()
@@ -639,7 +442,7 @@ mod tests {
         PasswordFile::start(users.into_iter().collect()).unwrap()
     }
 
-    /// As a thread checks a login.
+    /// Checks a login as a thread does.
     fn check(file: &PasswordFile, user: &str, password: &[u8]) -> AuthReply {
         let checker = &file.desk.checker;
         checker.check(&named(user), password, true, &mut Argon2Memory::default()).0
@@ -694,14 +497,14 @@ mod tests {
     }
 
     #[derive(Debug, Default)]
-    struct Kept(Mutex<HashMap<(String, String), String>>);
+    struct ReplacementMap(Mutex<HashMap<(String, String), String>>);
 
-    impl HashReplacements for Kept {
+    impl HashReplacements for ReplacementMap {
         fn find(&self, user: &str, outdated: &str) -> Option<String> {
             self.0.lock().get(&(user.to_owned(), outdated.to_owned())).cloned()
         }
 
-        fn keep(&self, user: &str, outdated: &str, argon2: &str) {
+        fn replace_hash(&self, user: &str, outdated: &str, argon2: &str) {
             let key = (user.to_owned(), outdated.to_owned());
             assert!(self.0.lock().insert(key, argon2.to_owned()).is_none(), "replaced twice");
         }
@@ -718,7 +521,7 @@ mod tests {
         format!("$6${}${}", encoded(b"salt"), encoded(context.finish().as_ref()))
     }
 
-    fn bob(text: &str, kept: &Arc<Kept>) -> PasswordFile {
+    fn bob(text: &str, kept: &Arc<ReplacementMap>) -> PasswordFile {
         let users = [("bob".into(), user(text))];
         let file = PasswordFile::start(users.into_iter().collect()).unwrap();
         file.replace_outdated(Arc::clone(kept) as Arc<dyn HashReplacements>);
@@ -727,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_hash_of_mosquitto_is_replaced_after_the_first_login_until_the_file_has_another() {
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(ReplacementMap::default());
         let old = mosquittos(b"secret");
         let file = bob(&old, &kept);
         let checker = &file.desk.checker;

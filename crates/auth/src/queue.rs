@@ -45,7 +45,7 @@ const LEAST_REFUSAL: Duration = Duration::from_millis(500);
 /// Hashes that wait for each other when all [`MAX_GUESSES`] at a name come at once, on two threads.
 const HASHES_IN_A_ROW: u32 = 8;
 
-/// How old the time that a hash takes may become before a login is hashed only to measure it.
+/// Age that the measured time of a hash may reach before a login is hashed only to measure it.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
 
 /// When the ranks of all waiting logins are computed again: after this time, or this many new logins.
@@ -67,7 +67,7 @@ struct Claim {
     wide: u64,
 }
 
-/// How suspect a login is; the least suspect comes first.
+/// Degree to which a login is suspect; the least suspect comes first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Rank {
     stranger: bool,
@@ -91,18 +91,18 @@ struct Waiting<T> {
     open: bool,
 }
 
-/// What is known of names and networks.
+/// History of names and networks.
 #[derive(Clone, Debug)]
 struct Standing {
     keys: RandomState,
     /// Logins that were not right, or not yet.
     attempts: Sketch,
-    /// Of these, those that were checked, per name.
+    /// Number of these that were checked, per name.
     guesses: Sketch,
     good: RecentSet<u64>,
-    /// Of the attempts, those of users from networks that were good: nobody else can make these more.
+    /// Attempts of users from networks that were good: nobody else can make these more.
     mistakes: Sketch,
-    /// What the last hash took.
+    /// Time that the last hash took.
     hash: Duration,
     /// When it ended, or another one began.
     measured: Option<Instant>,
@@ -130,7 +130,7 @@ pub struct NextLogin<T> {
     pub ticket: Ticket,
 }
 
-/// What the queue has to know at the end of a login.
+/// A login's identity for the queue at its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
     claim: Claim,
@@ -160,7 +160,8 @@ impl<T> LoginQueue<T> {
     /// There is no room for one that suspect; returns it.
     pub fn push(
         &mut self,
-        (user, address): (&str, IpAddr),
+        user: &str,
+        address: IpAddr,
         hash: bool,
         login: T,
         now: Instant,

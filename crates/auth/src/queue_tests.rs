@@ -71,7 +71,7 @@ impl Simulated {
             return self.honest.push(Some(0));
         }
         let login = Login { user: user.clone(), right, begun_ms };
-        let pushed = self.queue.push((&user, address), known == Some(false), login, now);
+        let pushed = self.queue.push(&user, address, known == Some(false), login, now);
         match pushed {
             Ok((_, Some(evicted))) if evicted.right => self.honest.push(None),
             Err(login) if login.right => self.honest.push(None),
@@ -280,16 +280,16 @@ fn the_time_of_a_refusal_does_not_show_which_names_exist() {
 fn a_login_that_was_not_checked_is_no_guess() {
     let (mut queue, now) = (LoginQueue::default(), Instant::now());
     for _ in 0..100 {
-        let (id, _) = queue.push(("ann", address(1)), true, 0, now).unwrap();
+        let (id, _) = queue.push("ann", address(1), true, 0, now).unwrap();
         queue.remove(id, now);
     }
     assert!(queue.may_try("ann", address(9), now), "its client has left");
     let mut refused = 0;
     for number in 0..MAX_WAITING {
-        queue.push((&format!("user{number}"), address(1)), true, number, now).unwrap();
+        queue.push(&format!("user{number}"), address(1), true, number, now).unwrap();
     }
     for _ in 0..100 {
-        refused += usize::from(queue.push(("bob", address(1)), true, 0, now).is_err());
+        refused += usize::from(queue.push("bob", address(1), true, 0, now).is_err());
     }
     // Two names are one in the sketch now and then, and give their place.
     assert!(refused > 90, "{refused}");
@@ -304,9 +304,9 @@ fn address(number: u32) -> IpAddr {
 fn networks_with_much_to_check_come_last() {
     let (mut queue, now) = (LoginQueue::default(), Instant::now());
     for number in 0..100 {
-        queue.push((&format!("user{number}"), address(1)), true, (1, number), now).unwrap();
+        queue.push(&format!("user{number}"), address(1), true, (1, number), now).unwrap();
     }
-    queue.push(("ann", address(2)), true, (2, 0), now).unwrap();
+    queue.push("ann", address(2), true, (2, 0), now).unwrap();
     let order: Vec<_> = std::iter::from_fn(|| queue.pop(now)).map(|next| next.login).collect();
     assert_eq!(order[0], (2, 0));
     let others: Vec<_> = order[1..].iter().map(|login| login.1).collect();
@@ -319,11 +319,11 @@ fn a_full_queue_gives_the_place_of_the_most_suspect() {
     let (mut queue, now) = (LoginQueue::default(), Instant::now());
     for number in 0..MAX_WAITING {
         // All one name: of hundreds, two are one in the sketch now and then.
-        queue.push(("user", address(1)), true, number, now).unwrap();
+        queue.push("user", address(1), true, number, now).unwrap();
     }
-    let more = queue.push(("user", address(1)), true, MAX_WAITING, now);
+    let more = queue.push("user", address(1), true, MAX_WAITING, now);
     assert_eq!(more.unwrap_err(), MAX_WAITING);
-    let (id, evicted) = queue.push(("ann", address(1 << 16)), true, 1_000, now).unwrap();
+    let (id, evicted) = queue.push("ann", address(1 << 16), true, 1_000, now).unwrap();
     assert_eq!(evicted, Some(MAX_WAITING - 1), "the newest");
     assert_eq!(queue.waiting.len(), MAX_WAITING);
     assert_eq!(queue.remove(id, now), Some(1_000));
@@ -334,7 +334,7 @@ fn a_full_queue_gives_the_place_of_the_most_suspect() {
 fn users_who_log_in_right_leave_no_trace() {
     let (mut queue, now) = (LoginQueue::default(), Instant::now());
     for _ in 0..100 {
-        queue.push(("fleet", address(1)), true, (), now).unwrap();
+        queue.push("fleet", address(1), true, (), now).unwrap();
         let next = queue.pop(now).unwrap();
         queue.right(&next.ticket, now);
     }

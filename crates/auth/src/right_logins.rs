@@ -24,7 +24,7 @@ struct Users {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Digests {
-    /// Of what the server has of the password.
+    /// Digest of what the server has of the password.
     stored: u64,
     login: [u64; 2],
 }

@@ -26,7 +26,7 @@ pub(crate) struct Rights<'a> {
     pub(crate) rules: &'a AccessRules,
 }
 
-/// What the identity store says about one of its clients.
+/// The identity store's rules for one of its clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredRights<'a> {
     pub(crate) roles: &'a [Arc<RoleRules>],

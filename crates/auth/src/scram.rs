@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 #[derive(Debug)]
 pub struct ScramLogin {
     exchange: ServerExchange,
-    /// Of the client's password.
+    /// Revision of the client's password.
     revision: Option<u64>,
     /// When the last message must have come.
     pub until: Timestamp,
@@ -31,7 +31,7 @@ impl ScramLogin {
         self.exchange.username()
     }
 
-    /// Number of bytes that it takes.
+    /// Counts what it takes for this owner until it ends. False if the owner has no room for that.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.exchange.bytes()

@@ -12,7 +12,7 @@ pub(crate) const HALF_LIFE: Duration = Duration::from_secs(20);
 const CELLS: usize = 1 << 16;
 const ROWS: usize = 2;
 
-/// What cells have as time, in milliseconds: 32 bits suffice for eight years.
+/// Time in a cell, in milliseconds: 32 bits suffice for eight years.
 const TICK_MS: u128 = 64;
 
 #[derive(Clone, Debug, Default)]

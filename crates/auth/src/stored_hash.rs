@@ -83,7 +83,7 @@ impl StoredHash {
         Ok(StoredHash::Argon2(text.to_owned()))
     }
 
-    /// As the file or the store has it.
+    /// The hash as the file or the store has it.
     pub(crate) fn text(&self) -> String {
         let salted = |Salted { salt, hash }: &Salted| {
             format!("{}${}", STANDARD.encode(salt), STANDARD.encode(hash))

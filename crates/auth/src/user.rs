@@ -9,7 +9,7 @@ use std::fmt;
 /// Longest name of the operator's, in bytes.
 pub const MAX_USER_NAME_BYTES: usize = 512;
 
-/// How the text of the program and of external users begins. The text of no other user does.
+/// Beginning of the text of the program and of external users. The text of no other user does.
 const PREFIX: &str = "platform:";
 
 /// Why a name cannot be a user's.

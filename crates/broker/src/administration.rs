@@ -36,7 +36,7 @@ pub struct SessionSummary {
     pub expiry_interval_s: u32,
     /// When it expires, by the system's clock; `None` while its client is connected, and if never.
     pub expires: Option<Timestamp>,
-    /// Its subscriptions.
+    /// Subscriptions.
     pub subscriptions: usize,
     /// Messages in its queues.
     pub queued_messages: usize,
@@ -64,7 +64,7 @@ pub struct SubscriptionSummary {
 /// A flow, as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowSummary {
-    /// Its number; 0 is the control flow.
+    /// Number; 0 is the control flow.
     pub flow: u64,
     /// Messages in its queue.
     pub queued_messages: usize,
@@ -77,9 +77,9 @@ pub struct FlowSummary {
 pub struct SessionDetails {
     /// The session.
     pub summary: SessionSummary,
-    /// Its subscriptions, by filter, up to a maximum.
+    /// Subscriptions, by filter, up to a maximum.
     pub subscriptions: Vec<SubscriptionSummary>,
-    /// Its flows.
+    /// Flows.
     pub flows: Vec<FlowSummary>,
 }
 
@@ -97,7 +97,7 @@ impl Broker {
     /// program.
     pub fn disconnect(&self, client_id: &str, order: CloseOrder) -> bool {
         let Some(session) = self.registry.find(client_id) else { return false };
-        self.transports.of(session.key().0).is_some() && self.close(&session, order)
+        self.transports.connection_of(session.key().0).is_some() && self.close(&session, order)
     }
 
     fn close(&self, session: &Session, order: CloseOrder) -> bool {
@@ -267,7 +267,7 @@ impl Broker {
         retained.topics_after(from).next().map(Box::from)
     }
 
-    /// How many topics with a retained message are between these two, without the broker's own (`$`).
+    /// Number of topics with a retained message between these two, without the broker's own (`$`).
     #[must_use]
     pub fn retained_topics_between(&self, after: &str, before: &str) -> usize {
         self.retained.read().topics_after(after).take_while(|topic| *topic < before).count()

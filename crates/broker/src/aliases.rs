@@ -21,7 +21,7 @@ const MAX_TOPIC_BYTES: usize = 256;
 /// Topics without an alias that are remembered, each by its hash.
 const SEEN: usize = 32;
 
-/// How a PUBLISH names its topic.
+/// Form in which a PUBLISH names its topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// In full.
@@ -35,7 +35,7 @@ pub(crate) enum Naming {
 
 impl Naming {
     /// Topic name and alias of the packet.
-    pub(crate) fn of(self, topic: &str) -> (&str, Option<u16>) {
+    pub(crate) fn resolve(self, topic: &str) -> (&str, Option<u16>) {
         match self {
             Naming::Topic => (topic, None),
             Naming::Set(alias) => (topic, Some(alias)),
@@ -55,7 +55,7 @@ pub(crate) struct SentAliases {
     dice: u32,
     /// The alias of each is its place, from 1.
     set: Vec<Meaning>,
-    /// Which is considered next for another topic.
+    /// Alias that is considered next for another topic.
     hand: usize,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn is_worth_one(topic: &str) -> bool {
 }
 
 impl SentAliases {
-    /// How the next message of `topic` names it, with aliases up to `most`. A new alias applies once
+    /// Form in which the next message of `topic` names it, with aliases up to `most`. A new alias applies once
     /// [`SentAliases::set`] is called.
     pub(crate) fn choose(&mut self, topic: &str, most: u16) -> Naming {
         let hash = hash(topic);

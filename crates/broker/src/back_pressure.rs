@@ -35,7 +35,7 @@ const ALWAYS_QUEUED_PER_WORKER: usize = 4;
 /// Publishers that are remembered by name; when there are more, all clients wait. A client may have any number of names.
 const MAX_PUBLISHERS: usize = 20_000;
 
-/// What a session has queued, not counting what is in flight.
+/// Messages that a session has queued, not counting those in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Queued {
     messages: usize,
@@ -130,12 +130,12 @@ impl HighWaterMark {
     }
 }
 
-/// Which clients wait; all workers share it.
+/// Clients that wait; all workers share it.
 #[derive(Debug)]
 pub(crate) struct BackPressure {
     /// The level of the session that is furthest behind.
     level: AtomicU8,
-    /// How often that has fallen.
+    /// Number of times that this has fallen.
     falls: AtomicU64,
     behind: Mutex<Behind>,
     /// Client identifiers of the internal sessions.

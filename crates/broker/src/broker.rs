@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::back_pressure::BackPressure;
 use crate::bans::Bans;
 use crate::control::Control;
-use crate::deadlines::{Deadlines, Due};
+use crate::deadlines::{DeadlineEntry, Deadlines};
 use crate::deferred_ops::HandedOver;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::Limits;
@@ -39,7 +39,7 @@ use crate::waiting::{WaitCause, WaitTable};
 /// The system's clock differs by less from the broker's time when it has not been set.
 const CLOCK_STEP_MS: u64 = 1000;
 
-/// How a broker is set up.
+/// Setup of a broker.
 #[derive(Debug)]
 pub struct BrokerConfig {
     /// Number of workers that will drive it; 1 to 1024.
@@ -50,7 +50,7 @@ pub struct BrokerConfig {
     pub access_control: AccessControl,
     /// Seconds between two publications of `$SYS`; 0 for never.
     pub sys_interval_s: u32,
-    /// Which clients may read other clients' path statistics there.
+    /// Clients that may read other clients' path statistics there.
     pub client_statistics: ClientStatistics,
     /// Client identifiers of the program's own durable sessions. Publishers are delayed while one of them is behind, and
     /// its client never is. It has to connect as the external user without a name.
@@ -63,7 +63,7 @@ pub struct Broker {
     pub(crate) sys_interval_s: u32,
     pub(crate) client_statistics: ClientStatistics,
     access_control: RwLock<Arc<AccessControl>>,
-    /// How often `access_control` was replaced.
+    /// Number of times that `access_control` was replaced.
     access_generation: AtomicU64,
     pub(crate) tree: RwLock<TopicTree>,
     pub(crate) tree_generation: AtomicU64,
@@ -77,7 +77,7 @@ pub struct Broker {
     pub(crate) mailboxes: Mailboxes,
     pub(crate) back_pressure: Arc<BackPressure>,
     pub(crate) send_backlog: Arc<SendBacklog>,
-    /// How far each worker is with storage.
+    /// Progress of each worker with storage.
     pub(crate) handed_over: Box<[HandedOver]>,
     /// The connections that wait, by worker.
     pub(crate) waiting: Box<[WaitTable]>,
@@ -155,7 +155,7 @@ impl Broker {
         &self.limits
     }
 
-    /// What was seen of the process' memory.
+    /// Pressure on the process' memory as last seen.
     #[must_use]
     pub fn memory_gauge(&self) -> &Arc<MemoryGauge> {
         &self.memory_gauge
@@ -277,7 +277,7 @@ impl Broker {
     pub fn count_for_user(&self, user: &User, bytes: usize) -> Option<MemoryShare> {
         // A user is the same owner at any address.
         let owner = self.memory.owner(Some(user), Ipv4Addr::UNSPECIFIED.into());
-        MemoryShare::take(owner, Account::Sessions, bytes)
+        MemoryShare::reserve(owner, Account::Sessions, bytes)
     }
 
     /// Whether there is a session of this client, connected or not.
@@ -434,7 +434,7 @@ impl Broker {
             return;
         }
         state.housekeeping_at = Some(at);
-        self.deadlines.lock().add(Due { at, session: Arc::clone(session) });
+        self.deadlines.lock().add(DeadlineEntry { at, session: Arc::clone(session) });
         self.housekeeping_due(at);
     }
 

@@ -21,7 +21,7 @@ impl Bucket {
     }
 
     /// Takes `amount`.
-    pub(crate) fn take(&mut self, amount: f64, now: Timestamp) {
+    pub(crate) fn consume(&mut self, amount: f64, now: Timestamp) {
         self.level = self.level_at(now) - amount;
         self.at = now;
     }
@@ -56,10 +56,10 @@ mod tests {
         let mut bucket = Bucket::new(10, now).unwrap();
         for _ in 0..10 {
             assert_eq!(bucket.free_at(now), None);
-            bucket.take(1.0, now);
+            bucket.consume(1.0, now);
         }
         assert_eq!(bucket.free_at(now), None, "ten are allowed at once");
-        bucket.take(1.0, now);
+        bucket.consume(1.0, now);
         assert_eq!(bucket.free_at(now), Some(Timestamp(5_100)));
         assert_eq!(bucket.free_at(Timestamp(5_100)), None);
         assert!(!bucket.is_full(Timestamp(5_999)) && bucket.is_full(Timestamp(6_100)));
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_large_taking_passes_and_is_paid_for() {
         let mut bucket = Bucket::new(1000, Timestamp(0)).unwrap();
-        bucket.take(5000.0, Timestamp(0));
+        bucket.consume(5000.0, Timestamp(0));
         assert_eq!(bucket.free_at(Timestamp(0)), Some(Timestamp(4_000)));
         assert!(Bucket::new(0, Timestamp(0)).is_none());
     }

@@ -46,7 +46,7 @@ impl Broker {
     pub fn connection_of(&self, client_id: &str) -> Option<ClientConnection> {
         let session = self.registry.find(client_id)?;
         let place = session.key().0;
-        let here = self.transports.of(place)?;
+        let here = self.transports.connection_of(place)?;
         Some(describe(&session, &here, &self.waiting))
     }
 }

@@ -19,13 +19,13 @@ pub const RESPONSE_TOPIC: &str = "$CONTROL/dynamic-security/v1/response";
 /// A request.
 #[derive(Debug)]
 pub struct ControlRequest<'a> {
-    /// As it was published; it may contain passwords.
+    /// The request as it was published; it may contain passwords.
     pub payload: &'a [u8],
     /// The client that asks.
     pub client_id: &'a str,
-    /// Its user.
+    /// User.
     pub username: Option<&'a str>,
-    /// Its address.
+    /// Address.
     pub from: IpAddr,
     /// Where the answer is sent.
     pub reply_to: ControlReply,

@@ -11,8 +11,8 @@ use crate::session::Session;
 /// The deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
-    pub(crate) sessions: BinaryHeap<Reverse<Due>>,
-    /// How many there were when those that count no more were removed last.
+    pub(crate) sessions: BinaryHeap<Reverse<DeadlineEntry>>,
+    /// Number of entries when those that count no more were removed last.
     kept: usize,
     pub(crate) next_sys: Timestamp,
     pub(crate) next_sweep: Timestamp,
@@ -24,7 +24,7 @@ const FEW: usize = 1024;
 impl Deadlines {
     /// Adds one. A session that has ended, or has another deadline by now, would be kept until this one: a client that
     /// begins a session again and again would fill the memory. When their number has doubled, they are removed.
-    pub(crate) fn add(&mut self, due: Due) {
+    pub(crate) fn add(&mut self, due: DeadlineEntry) {
         self.sessions.push(Reverse(due));
         if self.sessions.len() > 2 * self.kept + FEW {
             self.sessions.retain(|Reverse(due)| due.may_count());
@@ -34,7 +34,7 @@ impl Deadlines {
     }
 }
 
-impl Due {
+impl DeadlineEntry {
     /// Whether the session is to be examined then. One that is in use at the moment may be.
     fn may_count(&self) -> bool {
         let state = self.session.try_lock();
@@ -44,27 +44,27 @@ impl Due {
 
 /// A session, and when it is to be examined.
 #[derive(Debug)]
-pub(crate) struct Due {
+pub(crate) struct DeadlineEntry {
     pub(crate) at: Timestamp,
     pub(crate) session: Arc<Session>,
 }
 
-impl PartialEq for Due {
-    fn eq(&self, other: &Due) -> bool {
+impl PartialEq for DeadlineEntry {
+    fn eq(&self, other: &DeadlineEntry) -> bool {
         self.at == other.at
     }
 }
 
-impl Eq for Due {}
+impl Eq for DeadlineEntry {}
 
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+impl PartialOrd for DeadlineEntry {
+    fn partial_cmp(&self, other: &DeadlineEntry) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Due {
-    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+impl Ord for DeadlineEntry {
+    fn cmp(&self, other: &DeadlineEntry) -> std::cmp::Ordering {
         self.at.cmp(&other.at)
     }
 }
@@ -81,11 +81,11 @@ mod tests {
         let session = |key| Session::new(SessionKey(key), "c", &Limits::default());
         let lives = session(0);
         lives.lock().housekeeping_at = Some(at);
-        deadlines.add(Due { at, session: Arc::clone(&lives) });
+        deadlines.add(DeadlineEntry { at, session: Arc::clone(&lives) });
         for key in 1..10_000 {
             let session = session(key);
             session.lock().ended = true;
-            deadlines.add(Due { at, session });
+            deadlines.add(DeadlineEntry { at, session });
         }
         assert!(deadlines.sessions.len() <= 2 * FEW, "{}", deadlines.sessions.len());
         let kept = deadlines.sessions.iter().any(|Reverse(due)| Arc::ptr_eq(&due.session, &lives));

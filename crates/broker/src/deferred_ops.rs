@@ -26,12 +26,12 @@ pub(crate) struct TurnStamp {
     pub(crate) moved: bool,
 }
 
-/// Which of a worker's turns storage has received; read by the other workers.
+/// The last of a worker's turns that storage has received; read by the other workers.
 #[derive(Debug, Default)]
 pub(crate) struct HandedOver {
-    /// Its last turn whose batch was submitted.
+    /// The last turn whose batch was submitted.
     turn: AtomicU64,
-    /// Its last turn of which no operation that moves a message is deferred either.
+    /// The last turn of which no operation that moves a message is deferred either.
     settled: AtomicU64,
 }
 
@@ -100,7 +100,7 @@ impl DeferredOps {
 
     /// Appends the operations that need not wait any longer to `batch`. `handed_over` decides for other workers'
     /// stamps; `own` is this worker.
-    pub(crate) fn take(
+    pub(crate) fn move_ready(
         &mut self,
         own: u16,
         handed_over: impl Fn(TurnStamp) -> bool,

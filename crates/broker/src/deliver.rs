@@ -117,8 +117,8 @@ impl SessionState {
         }
         if flow.outbox.len() >= most || !self.may_output_more(index, publication.size()) {
             turn.metrics().messages_dropped_qos0.add(1);
-            let who = (session.client_id(), self.user.as_ref());
-            turn.log_bound("max_outbox_bytes", who, format_args!("QoS 0 message dropped"));
+            let what = format_args!("QoS 0 message dropped");
+            turn.log_bound("max_outbox_bytes", session.client_id(), self.user.as_ref(), what);
             return false;
         }
         let flow = &mut self.flows[index];
@@ -140,7 +140,7 @@ impl SessionState {
         mut outgoing: Outgoing,
         terms: Terms<'_>,
     ) -> bool {
-        outgoing.kept = self.keep(&outgoing.message);
+        outgoing.kept = self.reserve_copy(&outgoing.message);
         let (durable, client) = (self.durable, self.client_limits());
         let attachment = self.attachment;
         let flow = &mut self.flows[index];
@@ -163,7 +163,7 @@ impl SessionState {
                 outgoing.stamp = stamp;
             }
         }
-        if flow.hold_back(session, turn, (packet_id, position), send_state) {
+        if flow.hold_back(session, turn, packet_id, position, send_state) {
             return true;
         }
         let sent = publication.send(&mut flow.outbox, turn, client, terms, Some(packet_id));
@@ -178,7 +178,7 @@ impl SessionState {
 
     /// Restores a message from storage.
     pub(crate) fn restore(&mut self, index: usize, mut outgoing: Outgoing, progress: Progress) {
-        outgoing.kept = self.keep(&outgoing.message);
+        outgoing.kept = self.reserve_copy(&outgoing.message);
         self.restore_position(outgoing.position);
         self.note_expiry(&outgoing.message);
         let flow = &mut self.flows[index];
@@ -345,7 +345,7 @@ impl SessionState {
             let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.stored_as());
             turn.op_after(stamp, Op::Advance { session, flow, position, progress });
         }
-        if flow.hold_back(session, turn, (packet_id, position), send_state) {
+        if flow.hold_back(session, turn, packet_id, position, send_state) {
             return true;
         }
         let Flow { outbound, outbox, .. } = flow;
@@ -394,7 +394,7 @@ impl SessionState {
             }
             let before = budget;
             let next = cursor.next(&broker.retained.read(), turn.now, &mut budget);
-            turn.fan_out.look(before - budget);
+            turn.fan_out.count_topics(before - budget);
             let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
             if cursor.is_done() {
                 let over = cursors.pop_front().filter(|over| over.qos > QoS::AtMostOnce);
@@ -417,7 +417,7 @@ impl SessionState {
                 let qos = most.min(message.qos());
                 let naming = Naming::Topic;
                 let terms = Terms { qos, retain: true, identifiers: &identifiers, naming };
-                let mut publication = Publication::of(&message, &mut parcel);
+                let mut publication = Publication::from_shared(&message, &mut parcel);
                 self.deliver(session, turn, &mut publication, flow_id, terms);
             }
         }
@@ -446,7 +446,8 @@ impl Flow {
         &mut self,
         session: &Arc<Session>,
         turn: &mut Turn,
-        (packet_id, position): (PacketId, Position),
+        packet_id: PacketId,
+        position: Position,
         send_state: SendState,
     ) -> bool {
         if send_state != SendState::Sendable {

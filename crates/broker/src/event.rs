@@ -8,9 +8,9 @@ use crate::waiting::WaitCause;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BrokerEvent {
-    /// Its session has output, or it may read on.
+    /// The session has output, or it may read on.
     Ready,
-    /// Its session has a large message for it ([`crate::Limits::large_message_bytes`]).
+    /// The session has a large message for it ([`crate::Limits::large_message_bytes`]).
     ReadyLarge,
     /// Nothing was read from it for long, for this cause.
     WaitsLong(WaitCause),
@@ -18,11 +18,11 @@ pub enum BrokerEvent {
     Durable,
     /// Something that it waits for is not durable in time.
     Overdue,
-    /// Its client connected again elsewhere.
+    /// The client connected again elsewhere.
     TakenOver,
     /// Flows of its session may have expired.
     Expired,
-    /// Its session's queue overflowed and the policy is to disconnect.
+    /// Session's queue overflowed and the policy is to disconnect.
     Overflowed,
     /// An operator or the broker wants it closed with this reason.
     Close(CloseOrder),

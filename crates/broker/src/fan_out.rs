@@ -41,7 +41,7 @@ pub(crate) fn is_much(visits: usize, bytes: usize) -> bool {
 /// visit: a byte is about a third of the shortest filter, or half a level of a deep one.
 const FEW_FILTER_BYTES: usize = 2_048;
 
-/// What a publication costs, in visits.
+/// Cost of a publication, in visits.
 pub(crate) fn cost(visits: usize, bytes: usize) -> usize {
     visits + bytes / BYTES_PER_VISIT
 }
@@ -89,7 +89,7 @@ impl FanOutBudget {
     }
 
     /// Counts topics searched for retained messages.
-    pub(crate) fn look(&mut self, topics: usize) {
+    pub(crate) fn count_topics(&mut self, topics: usize) {
         self.spent += topics;
     }
 

@@ -190,7 +190,7 @@ pub(crate) fn gather(state: &mut SessionState, session: &Arc<Session>, turn: &mu
 }
 
 /// Takes a flow out, with the room of those that are gone.
-fn take(state: &mut SessionState, index: usize) -> Flow {
+fn remove_flow(state: &mut SessionState, index: usize) -> Flow {
     let flow = state.flows.remove(index);
     if state.flows.len() < state.flows.capacity() / 4 {
         state.flows.shrink_to_fit();
@@ -200,7 +200,7 @@ fn take(state: &mut SessionState, index: usize) -> Flow {
 
 fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
     let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
-    let mut flow = take(state, index);
+    let mut flow = remove_flow(state, index);
     state.count_memory(session);
     if state.ended {
         return;
@@ -296,7 +296,7 @@ fn redirect_subscriptions(
 /// Discards a flow with all it holds (the client asked for a clean one).
 fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
     let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
-    let mut flow = take(state, index);
+    let mut flow = remove_flow(state, index);
     state.count_memory(session);
     let stored_as = flow.stored_as();
     for outgoing in &flow.queue {

@@ -14,7 +14,7 @@ use fulmar_auth::{Timestamp, text_of};
 
 use crate::bans::BannedSubject;
 use crate::broker::Broker;
-use crate::deadlines::Due;
+use crate::deadlines::DeadlineEntry;
 use crate::event::BrokerEvent;
 use crate::fan_out::{VISITS_PER_TURN, WILLS};
 use crate::flows;
@@ -32,7 +32,7 @@ const SWEEP: usize = 1000;
 /// that have expired ([`Turn::retain`]).
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What examining a session costs, in visits: 1000 of them are a turn's budget, and fewer if their wills have receivers.
+/// Cost of examining a session, in visits: 1000 of them are a turn's budget, and fewer if their wills have receivers.
 const SESSION_VISITS: usize = VISITS_PER_TURN.div_ceil(1000);
 
 /// When a will is examined again that an internal session would get which is behind, and how many of them are examined at
@@ -61,7 +61,7 @@ pub(crate) fn run(shard: &mut Shard) {
             Examined::Done => {}
             Examined::NotYet(at) => {
                 delayed += usize::from(at > now);
-                not_yet.push(Reverse(Due { at, session }));
+                not_yet.push(Reverse(DeadlineEntry { at, session }));
             }
             Examined::GivesWay => {
                 shard.wills.push_back(session);
@@ -104,7 +104,7 @@ pub(crate) fn go_on(shard: &mut Shard) {
             Examined::Done => {}
             Examined::NotYet(at) => {
                 let broker = &shard.turn.broker;
-                broker.deadlines.lock().sessions.push(Reverse(Due { at, session }));
+                broker.deadlines.lock().sessions.push(Reverse(DeadlineEntry { at, session }));
                 broker.housekeeping_due(at);
             }
             Examined::GivesWay => {
@@ -123,7 +123,7 @@ enum Examined {
     /// To be examined again at this time: another worker's operations for the session have to reach storage first, or
     /// an internal session is behind.
     NotYet(Timestamp),
-    /// Its will has many receivers and waits. Until it is published, it stays with its session, also in storage.
+    /// The will has many receivers and waits. Until it is published, it stays with its session, also in storage.
     GivesWay,
 }
 
@@ -186,7 +186,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>, spent: &mut usize) -> Exam
     }
     if let Some(will) = will {
         *spent = spent.saturating_add(shard.cost_of_will(&will));
-        publish_will(shard, (session, owner), &will);
+        publish_will(shard, session, owner, &will);
     }
     Examined::Done
 }
@@ -195,7 +195,8 @@ fn examine(shard: &mut Shard, session: &Arc<Session>, spent: &mut usize) -> Exam
 /// back by now; or drops it, if its client may not publish it any more.
 pub(crate) fn publish_will(
     shard: &mut Shard,
-    (session, owner): (&Session, Option<Arc<MemoryOwner>>),
+    session: &Session,
+    owner: Option<Arc<MemoryOwner>>,
     will: &Will,
 ) {
     let now = shard.turn.now;

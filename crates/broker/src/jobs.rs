@@ -42,7 +42,7 @@ impl Shard {
             let Some(group) = group.filter(|_| !message.is_expired(self.turn.now)) else {
                 continue;
             };
-            let mut publication = Publication::of(&message, &mut self.parcel);
+            let mut publication = Publication::from_shared(&message, &mut self.parcel);
             (publication.found_in, publication.stored_in) = (route.generation, Some(stamp));
             let (_, tried) = self.turn.hand_to_one(&mut publication, group, route.guarded);
             self.turn.fan_out.spend(tried, publication.bytes);

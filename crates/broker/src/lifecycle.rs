@@ -23,7 +23,7 @@ use crate::storage::{Op, SessionRecord};
 use crate::turn::Turn;
 use crate::will::{Testator, Will};
 
-/// What a CONNECT that has been let in asks for.
+/// Request of a CONNECT that has been let in.
 #[derive(Debug)]
 pub(crate) struct OpenRequest<'a> {
     pub(crate) client_id: &'a str,
@@ -148,21 +148,24 @@ pub(crate) fn open(
         }
         end(&mut state, &session, turn);
     }
-    if !replaces && sessions.len() >= turn.limits().max_sessions {
-        return Err(NotOpened::Full);
-    }
     if !replaces {
-        let owner = broker.memory.owner(request.user.as_ref(), request.site);
-        let bytes = session_memory::of_session(request.client_id, request.will.as_deref());
-        if !owner.has_room(Account::Sessions, bytes) {
-            return Err(NotOpened::NoMemory);
-        }
+        check_room(sessions.len(), turn, &request)?;
     }
     let key = broker.registry.next_key();
     let session = Session::new(key, request.client_id, turn.limits());
     attach(&mut session.lock(), &session, turn, request);
     sessions.insert(session.client_id().into(), Arc::clone(&session));
     Ok(Opened { session, present: false, due_will, taken_over })
+}
+
+/// Whether there may be one session more than these.
+fn check_room(sessions: usize, turn: &Turn, request: &OpenRequest<'_>) -> Result<(), NotOpened> {
+    if sessions >= turn.limits().max_sessions {
+        return Err(NotOpened::Full);
+    }
+    let owner = turn.broker.memory.owner(request.user.as_ref(), request.site);
+    let bytes = session_memory::of_session(request.client_id, request.will.as_deref());
+    if owner.has_room(Account::Sessions, bytes) { Ok(()) } else { Err(NotOpened::NoMemory) }
 }
 
 /// Wills of this size or less need no memory of their own: a session takes about as much.
@@ -276,7 +279,7 @@ pub(crate) fn renew_will(
     }
 }
 
-/// How a client went.
+/// The way in which a client left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Departure {
     /// The will is not to be published: the client said goodbye.

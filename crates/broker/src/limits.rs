@@ -11,7 +11,7 @@ use crate::memory::MemoryLimits;
 /// Enough for a will of 64 KiB and a large token; larger ones get 0x95.
 pub(crate) const MAX_CONNECT_BYTES: usize = 100 * 1024;
 
-/// What happens when a session's queue is full and a message arrives.
+/// Behaviour when a session's queue is full and a message arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DropPolicy {
@@ -25,7 +25,7 @@ pub enum DropPolicy {
     Disconnect,
 }
 
-/// What happens to a client that publishes faster than it may.
+/// Behaviour towards a client that publishes faster than it may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RatePolicy {

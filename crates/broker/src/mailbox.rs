@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::event::BrokerEvent;
 use crate::peer::Token;
 
-/// Which worker serves a session's connection.
+/// A session's connection, and the worker that serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attachment {
     pub(crate) shard: u16,
@@ -66,7 +66,7 @@ impl Mailbox {
     }
 
     /// Appends everything to `out`.
-    pub(crate) fn take(&self, out: &mut Vec<Addressed>) {
+    pub(crate) fn drain_into(&self, out: &mut Vec<Addressed>) {
         out.append(&mut self.queue.lock());
     }
 

@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 
 use crate::quota::Payer;
 
-/// What an owner may have in some accounts as long as they are not full ([`Account::floor`]).
+/// Bytes that an owner may have in some accounts as long as they are not full ([`Account::floor`]).
 const FLOOR: usize = 16 * 1024;
 
 /// The part of an account, one in this many, in which owners get no more than that.
@@ -61,8 +61,8 @@ fulmar_text::names!(
 );
 
 impl Account {
-    /// What every owner may have as long as the account is not full. Nothing of what strangers use, who may have any
-    /// number of addresses.
+    /// Bytes that every owner may have as long as the account is not full. Nothing of what strangers use, who may have
+    /// any number of addresses.
     fn floor(self) -> usize {
         match self {
             Account::Sessions | Account::Messages | Account::Output | Account::Aliases => FLOOR,
@@ -70,7 +70,7 @@ impl Account {
         }
     }
 
-    /// What those that have more may share.
+    /// Bytes that those that have more may share.
     fn shared(self, limit: usize) -> usize {
         if self.floor() == 0 { limit } else { limit - limit / RESERVE }
     }
@@ -93,7 +93,7 @@ impl MemoryLimits {
 
     /// The size of one account.
     #[must_use]
-    pub fn of(&self, account: Account) -> usize {
+    pub fn limit(&self, account: Account) -> usize {
         self.0[account as usize]
     }
 }
@@ -103,11 +103,11 @@ impl MemoryLimits {
 pub(crate) struct Memory {
     accounts: Arc<Accounts>,
     owners: Mutex<FxHashMap<Payer, Arc<MemoryOwner>>>,
-    /// Of the program's own sessions, which are counted and never refused.
+    /// Owner of the program's own sessions, which are counted and never refused.
     program: Arc<MemoryOwner>,
 }
 
-/// What is in use over all owners.
+/// Bytes in use over all owners.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     used: [AtomicUsize; Account::ALL.len()],
@@ -115,27 +115,27 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    fn of(&self, account: Account) -> &AtomicUsize {
+    fn counter(&self, account: Account) -> &AtomicUsize {
         &self.used[account as usize]
     }
 
     /// Bytes in use.
     pub(crate) fn used(&self, account: Account) -> usize {
-        self.of(account).load(Ordering::Relaxed)
+        self.counter(account).load(Ordering::Relaxed)
     }
 
     /// A message's content is kept from now on.
     pub(crate) fn add_content(&self, bytes: usize) {
-        self.of(Account::Messages).fetch_add(bytes, Ordering::Relaxed);
+        self.counter(Account::Messages).fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Nobody keeps it any longer.
     pub(crate) fn remove_content(&self, bytes: usize) {
-        self.of(Account::Messages).fetch_sub(bytes, Ordering::Relaxed);
+        self.counter(Account::Messages).fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-/// What one owner has.
+/// Memory of one owner.
 #[derive(Debug)]
 pub(crate) struct MemoryOwner {
     accounts: Arc<Accounts>,
@@ -152,7 +152,7 @@ pub(crate) struct RetainedUse {
 }
 
 impl RetainedUse {
-    /// How many there are.
+    /// Number of them.
     pub(crate) fn messages(&self) -> usize {
         self.messages.load(Ordering::Relaxed)
     }
@@ -185,19 +185,19 @@ impl MemoryOwner {
         })
     }
 
-    /// As many of these bytes as it may have more.
+    /// Number of these bytes that it may have more.
     pub(crate) fn room_for(&self, account: Account, wanted: usize) -> usize {
         if self.has_room(account, wanted) {
             return wanted;
         }
-        let (used, limit) = (self.accounts.used(account), self.accounts.limits.of(account));
+        let (used, limit) = (self.accounts.used(account), self.accounts.limits.limit(account));
         let own = self.used[account as usize].load(Ordering::Relaxed);
         account.shared(limit).saturating_sub(used).saturating_sub(own).min(wanted)
     }
 
     /// Whether it may have this many bytes more.
     pub(crate) fn has_room(&self, account: Account, more: usize) -> bool {
-        let (used, limit) = (self.accounts.used(account), self.accounts.limits.of(account));
+        let (used, limit) = (self.accounts.used(account), self.accounts.limits.limit(account));
         if used.saturating_add(more) <= limit / 2 || self.unlimited {
             return true;
         }
@@ -211,19 +211,19 @@ impl MemoryOwner {
         self.unlimited
     }
 
-    /// Its retained messages.
+    /// Retained messages.
     pub(crate) fn retained(&self) -> &RetainedUse {
         &self.retained
     }
 
     fn add(&self, account: Account, bytes: usize, overall: usize) {
         self.used[account as usize].fetch_add(bytes, Ordering::Relaxed);
-        self.accounts.of(account).fetch_add(overall, Ordering::Relaxed);
+        self.accounts.counter(account).fetch_add(overall, Ordering::Relaxed);
     }
 
     fn remove(&self, account: Account, bytes: usize, overall: usize) {
         self.used[account as usize].fetch_sub(bytes, Ordering::Relaxed);
-        self.accounts.of(account).fetch_sub(overall, Ordering::Relaxed);
+        self.accounts.counter(account).fetch_sub(overall, Ordering::Relaxed);
     }
 }
 
@@ -240,12 +240,12 @@ impl Memory {
 
     /// Bytes in use and the limit.
     pub(crate) fn totals(&self, account: Account) -> (usize, usize) {
-        (self.accounts.used(account), self.accounts.limits.of(account))
+        (self.accounts.used(account), self.accounts.limits.limit(account))
     }
 
     /// The owner of what a client of `user` at this address keeps; see [`fulmar_text::network::site`].
     pub(crate) fn owner(&self, user: Option<&User>, site: IpAddr) -> Arc<MemoryOwner> {
-        let Some(payer) = Payer::of(user, site) else { return Arc::clone(&self.program) };
+        let Some(payer) = Payer::for_session(user, site) else { return Arc::clone(&self.program) };
         let mut owners = self.owners.lock();
         Arc::clone(owners.entry(payer).or_insert_with(|| MemoryOwner::new(&self.accounts, false)))
     }
@@ -309,13 +309,13 @@ impl Drop for Charge {
     }
 }
 
-/// What a part of the program outside the broker keeps because of a client, until this is dropped.
+/// Memory that a part of the program outside the broker keeps because of a client, until this is dropped.
 #[derive(Debug)]
 pub struct MemoryShare(#[allow(dead_code, reason = "counts until it is dropped")] Charge);
 
 impl MemoryShare {
     /// `None` if the owner has no room for these bytes.
-    pub(crate) fn take(
+    pub(crate) fn reserve(
         owner: Arc<MemoryOwner>,
         account: Account,
         bytes: usize,
@@ -330,23 +330,23 @@ impl MemoryShare {
 
 /// A receiver's copy of a message, which counts in full for the owner, and overall only for what the copy itself takes.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct CopyShare {
     owner: Arc<MemoryOwner>,
     content: u32,
     own: u32,
 }
 
-impl Kept {
+impl CopyShare {
     /// A copy that takes `own` bytes beside the shared content of `content` bytes.
-    pub(crate) fn new(owner: &Arc<MemoryOwner>, content: usize, own: usize) -> Kept {
+    pub(crate) fn new(owner: &Arc<MemoryOwner>, content: usize, own: usize) -> CopyShare {
         let limited = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         let (content, own) = (limited(content), limited(own));
         owner.add(Account::Messages, content as usize + own as usize, own as usize);
-        Kept { owner: Arc::clone(owner), content, own }
+        CopyShare { owner: Arc::clone(owner), content, own }
     }
 }
 
-impl Drop for Kept {
+impl Drop for CopyShare {
     fn drop(&mut self) {
         let (content, own) = (self.content as usize, self.own as usize);
         self.owner.remove(Account::Messages, content + own, own);
@@ -463,7 +463,7 @@ mod tests {
         let memory = Memory::new(MemoryLimits::NONE.with(Account::Connections, MAX));
         let take = |address: u32, bytes| {
             let owner = memory.owner(None, IpAddr::V4(address.into()));
-            MemoryShare::take(owner, Account::Connections, bytes)
+            MemoryShare::reserve(owner, Account::Connections, bytes)
         };
         let shares: Vec<_> = (0..100_000).filter_map(|address| take(address, 4096)).collect();
         let used = memory.totals(Account::Connections).0;
@@ -484,7 +484,7 @@ mod tests {
         let mut session = charge(&memory, Some("eve"), HERE);
         session.set(5000);
         session.set(3000);
-        let copies: Vec<_> = (0..3).map(|_| Kept::new(session.owner(), 1000, 100)).collect();
+        let copies: Vec<_> = (0..3).map(|_| CopyShare::new(session.owner(), 1000, 100)).collect();
         assert_eq!(memory.totals(Account::Sessions).0, 3000);
         assert_eq!(memory.totals(Account::Messages).0, 300, "the content is counted apart");
         memory.sweep();

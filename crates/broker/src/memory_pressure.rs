@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How the process' memory compares with its budget.
+/// The process' memory, compared with its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryPressure {
     /// There is enough.
@@ -37,8 +37,8 @@ impl MemoryGauge {
         self.0.store((before & !LEVEL).wrapping_add(LEVEL + 1) | level, Ordering::Relaxed);
     }
 
-    /// What was seen, if that was since the last call with this `seen`, which is 0 at first; otherwise none.
-    pub fn look(&self, seen: &mut u32) -> MemoryPressure {
+    /// Pressure that was seen, if that was since the last call with this `seen`, which is 0 at first; otherwise none.
+    pub fn pressure_since(&self, seen: &mut u32) -> MemoryPressure {
         let now = self.0.load(Ordering::Relaxed);
         if std::mem::replace(seen, now) == now {
             return MemoryPressure::None;
@@ -58,16 +58,16 @@ mod tests {
     #[test]
     fn each_look_is_seen_once_by_each() {
         let (gauge, mut a, mut b) = (MemoryGauge::default(), 0, 0);
-        assert_eq!(gauge.look(&mut a), MemoryPressure::None);
+        assert_eq!(gauge.pressure_since(&mut a), MemoryPressure::None);
         gauge.set(MemoryPressure::High);
-        assert_eq!(gauge.look(&mut a), MemoryPressure::High);
-        assert_eq!(gauge.look(&mut a), MemoryPressure::None, "the same look");
+        assert_eq!(gauge.pressure_since(&mut a), MemoryPressure::High);
+        assert_eq!(gauge.pressure_since(&mut a), MemoryPressure::None, "the same look");
         gauge.set(MemoryPressure::High);
-        assert_eq!(gauge.look(&mut a), MemoryPressure::High, "another one");
+        assert_eq!(gauge.pressure_since(&mut a), MemoryPressure::High, "another one");
         gauge.set(MemoryPressure::Rising);
-        assert_eq!(gauge.look(&mut a), MemoryPressure::Rising);
-        assert_eq!(gauge.look(&mut b), MemoryPressure::Rising);
+        assert_eq!(gauge.pressure_since(&mut a), MemoryPressure::Rising);
+        assert_eq!(gauge.pressure_since(&mut b), MemoryPressure::Rising);
         gauge.set(MemoryPressure::None);
-        assert_eq!(gauge.look(&mut a), MemoryPressure::None);
+        assert_eq!(gauge.pressure_since(&mut a), MemoryPressure::None);
     }
 }

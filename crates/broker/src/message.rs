@@ -157,7 +157,7 @@ impl Message {
         &self.data[usize::from(self.topic_len) + self.properties_len as usize..]
     }
 
-    /// What follows the topic: the payload, behind the properties if a receiver gets them.
+    /// Bytes that follow the topic: the payload, behind the properties if a receiver gets them.
     pub(crate) fn tail(&self, version: Version) -> &[u8] {
         match version {
             Version::V5 => &self.data[usize::from(self.topic_len)..],

@@ -319,7 +319,8 @@ mod tests {
         state: &mut SessionState,
         session: &Arc<Session>,
         turn: &mut Turn,
-        (flow, found_in): (FlowId, u64),
+        flow: FlowId,
+        found_in: u64,
     ) {
         let (topic, payload, qos, retain) = ("t", &b"x"[..], QoS::AtLeastOnce, false);
         let (properties, expires_at, publisher) = (&[][..], None, 2);
@@ -332,7 +333,7 @@ mod tests {
         assert!(state.deliver(session, turn, &mut publication, flow, terms));
     }
 
-    /// How many messages a flow has in flight, and how many wait.
+    /// Numbers of a flow's messages that are in flight, and that wait.
     fn holds(state: &mut SessionState, flow: FlowId) -> (usize, usize) {
         let flow = state.flow_mut(flow).unwrap();
         (flow.outbound.in_flight(), flow.queue.len())
@@ -349,8 +350,8 @@ mod tests {
         });
         let before = subscribe(&mut state, &session, turn, old);
         let after = subscribe(&mut state, &session, turn, new);
-        deliver(&mut state, &session, turn, (old, before));
-        deliver(&mut state, &session, turn, (new, after));
+        deliver(&mut state, &session, turn, old, before);
+        deliver(&mut state, &session, turn, new, after);
         assert_eq!(holds(&mut state, old), (1, 0), "the first is in flight");
         assert_eq!(holds(&mut state, new), (0, 1), "the later one waits for it");
         let id = fulmar_mqtt::PacketId::FIRST;
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(holds(&mut state, new), (1, 0));
     }
 
-    /// Its flow ends, so that the subscription moves to the control flow, and opens again.
+    /// The flow ends, so that the subscription moves to the control flow, and opens again.
     #[test]
     fn a_message_routed_to_a_flow_that_ended_does_not_reach_a_new_one_of_its_name() {
         let (_broker, mut shard, session) = broker();
@@ -375,14 +376,14 @@ mod tests {
         flows::lose_stream(&mut state, &session, turn, StreamKey(4));
         assert_eq!(open(&mut state, turn, 8), flow);
         let after = turn.broker.tree_generation.load(Ordering::Acquire);
-        deliver(&mut state, &session, turn, (flow, before));
-        deliver(&mut state, &session, turn, (FlowId::CONTROL, after));
+        deliver(&mut state, &session, turn, flow, before);
+        deliver(&mut state, &session, turn, FlowId::CONTROL, after);
         assert_eq!(holds(&mut state, flow), (0, 0));
         let control = holds(&mut state, FlowId::CONTROL);
         assert_eq!(control.0 + control.1, 2, "both, in order");
         subscribe(&mut state, &session, turn, flow);
         let again = turn.broker.tree_generation.load(Ordering::Acquire);
-        deliver(&mut state, &session, turn, (flow, again));
+        deliver(&mut state, &session, turn, flow, again);
         let held = holds(&mut state, flow);
         assert_eq!(held.0 + held.1, 1, "a subscription of its own");
     }

@@ -25,7 +25,7 @@ impl Cell {
         self.0.store(self.0.load(Ordering::Relaxed).saturating_sub(n), Ordering::Relaxed);
     }
 
-    /// Its value.
+    /// Value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -42,7 +42,7 @@ macro_rules! cells {
             pub connections: [Cell; TransportKind::ALL.len()],
             /// Connections ever opened, by transport.
             pub connections_opened: [Cell; TransportKind::ALL.len()],
-            /// What QUIC connections' paths were seen to be like.
+            /// Observations of QUIC connections' paths.
             pub paths: PathHistograms,
         }
 
@@ -107,7 +107,7 @@ const CWND_BYTES: &[u64] =
     &[4_096, 8_192, 16_384, 32_768, 65_536, 131_072, 262_144, 524_288, 1_048_576, 4_194_304];
 const LOSS_PPM: &[u64] = &[0, 1_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000];
 
-/// How often values up to each bound were seen.
+/// Number of values up to each bound.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],

@@ -20,15 +20,15 @@ pub enum Obstacle {
     Sessions(usize),
     /// The sessions of its user, or of its address if it has none, have their share of `[limits] memory`.
     Memory,
-    /// Its session has `[limits] max_subscriptions_per_session`, which are these.
+    /// The session has `[limits] max_subscriptions_per_session`, which are these.
     Subscriptions(usize),
-    /// Its user has `[limits] max_wildcard_subscriptions_per_user`, which are these.
+    /// The user has `[limits] max_wildcard_subscriptions_per_user`, which are these.
     WildcardSubscriptions(usize),
 }
 
 impl Broker {
-    /// What would refuse the client now; with a filter, also what would refuse this subscription. What depends on its
-    /// address is only found if that is given.
+    /// Obstacles that would refuse the client now; with a filter, also those that would refuse this subscription. What
+    /// depends on its address is only found if that is given.
     #[must_use]
     pub fn obstacles(
         &self,

@@ -28,7 +28,7 @@ pub(crate) fn is_shared(message: &Message, version: Version, large: usize) -> bo
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientLimits {
     pub(crate) version: Version,
-    /// Its Maximum Packet Size, in bytes.
+    /// Maximum Packet Size, in bytes.
     pub(crate) max_packet_bytes: u32,
     /// Topic aliases on each stream.
     pub(crate) aliases: u16,
@@ -43,7 +43,7 @@ pub(crate) struct Outbox {
     large: Option<Box<LargeTails>>,
     /// None before the first message that could get an alias.
     aliases: Option<Box<SentAliases>>,
-    /// Of a receiver that is slow: what is counted for its owner.
+    /// Memory that is counted for the owner of a slow receiver.
     counted: Option<Box<Charge>>,
 }
 
@@ -76,7 +76,7 @@ impl Outbox {
 
     /// Packets for their stream: all of them, or the first if large messages are among them.
     #[inline]
-    pub(crate) fn take(&mut self) -> Vec<u8> {
+    pub(crate) fn next_packets(&mut self) -> Vec<u8> {
         if let Some(large) = self.large.take() {
             return self.take_large(large);
         }
@@ -249,14 +249,14 @@ mod tests {
             let mut got = Vec::new();
             while !outbox.is_empty() {
                 assert!(outbox.has_large());
-                let taken = outbox.take();
+                let taken = outbox.next_packets();
                 let is_last = outbox.is_empty();
                 assert!(taken.len() >= TAKEN_BYTES || is_last, "{}", taken.len());
                 assert!(taken.len() < TAKEN_BYTES + 30_000, "{}", taken.len());
                 got.extend_from_slice(&taken);
             }
             assert_eq!(got, expected);
-            assert!(!outbox.has_large() && outbox.take().is_empty());
+            assert!(!outbox.has_large() && outbox.next_packets().is_empty());
         }
     }
 
@@ -274,7 +274,7 @@ mod tests {
                 out.extend((naming != Naming::Topic).then_some(1));
             });
             assert!(fits);
-            assert_eq!(outbox.take().len(), 60_000);
+            assert_eq!(outbox.next_packets().len(), 60_000);
         }
     }
 

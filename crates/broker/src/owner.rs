@@ -8,7 +8,7 @@
 //! that connected over MQTT, whatever user the operator gives them; a client with credentials may take over a session
 //! that was created over MQTT-SN.
 
-/// What a client may do with the session that has its client identifier.
+/// Right of a client to the session that has its client identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// It is the client's own.
@@ -27,7 +27,7 @@ pub(crate) struct Owner<'a> {
     pub(crate) mqtt_sn: Option<bool>,
 }
 
-/// What a client may do with a session.
+/// Right of a client to a session.
 pub(crate) fn claim(session: Owner<'_>, client: Owner<'_>) -> Claim {
     let same_user = session.user == client.user;
     // The program itself; its identifiers are known, so strangers can get there first.

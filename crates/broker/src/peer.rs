@@ -50,7 +50,7 @@ pub enum TransportKind {
     MqttSn,
 }
 
-/// How the bytes of a connection come to its worker.
+/// The way in which a connection's bytes reach its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// From the worker's own socket.
@@ -60,7 +60,7 @@ pub enum Via {
 }
 
 impl Via {
-    /// What it takes beside the connection, in bytes: two buffers of 4 KiB (`pump` of `fulmar-http`), a task, a pair of
+    /// Bytes that it takes beside the connection: two buffers of 4 KiB (`pump` of `fulmar-http`), a task, a pair of
     /// sockets and the stream of HTTP/2 or HTTP/3.
     fn memory_bytes(self) -> usize {
         match self {
@@ -84,13 +84,13 @@ fulmar_text::names!(
 );
 
 impl TransportKind {
-    /// Its index in [`TransportKind::ALL`].
+    /// Index in [`TransportKind::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// What an idle connection takes in memory, in bytes, as measured (`fulmar bench connections`), and rounded up.
+    /// Bytes that an idle connection takes in memory, as measured (`fulmar bench connections`), and rounded up.
     pub(crate) fn memory_bytes(self, via: Via) -> usize {
         let own = match self {
             TransportKind::Tcp => 2 << 10,
@@ -112,10 +112,10 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// What a listener requires of clients.
+/// Requirements of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenerPolicy {
-    /// Its name in logs.
+    /// Name in logs.
     pub name: Box<str>,
     /// Whether clients without credentials are accepted.
     pub allow_anonymous: bool,
@@ -124,11 +124,11 @@ pub struct ListenerPolicy {
 /// The other end of a connection, as known to the transport.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its address when the connection began.
+    /// Address when the connection began.
     pub address: SocketAddr,
     /// The transport of the connection.
     pub transport: TransportKind,
-    /// Its user, from a verified client certificate.
+    /// User, from a verified client certificate.
     pub identity: Option<PeerIdentity>,
     /// The listener that accepted it.
     pub listener: Arc<ListenerPolicy>,

@@ -31,7 +31,7 @@ struct Template {
     packet_id_at: usize,
 }
 
-/// How many receivers of a template's version and layout there were.
+/// Number of receivers with a template's version and layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Receivers {
     #[default]
@@ -41,7 +41,7 @@ enum Receivers {
     More,
 }
 
-/// How one receiver gets it.
+/// The form in which one receiver gets it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms<'a> {
     pub(crate) qos: QoS,
@@ -76,7 +76,10 @@ impl<'a> Publication<'a> {
     }
 
     /// One that already has its shared form.
-    pub(crate) fn of(message: &'a Arc<Message>, parcel: &'a mut Parcel) -> Publication<'a> {
+    pub(crate) fn from_shared(
+        message: &'a Arc<Message>,
+        parcel: &'a mut Parcel,
+    ) -> Publication<'a> {
         let mut publication = Publication::new(message.parts(), parcel);
         publication.message = Some(Arc::clone(message));
         publication
@@ -235,7 +238,7 @@ fn head<'a>(
         let left = at.since(now);
         u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
     });
-    let (topic, topic_alias) = terms.naming.of(parts.topic);
+    let (topic, topic_alias) = terms.naming.resolve(parts.topic);
     PublishHead {
         dup,
         qos: terms.qos,

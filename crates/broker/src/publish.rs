@@ -140,12 +140,12 @@ impl Turn {
             }
             if member.session.lock().attachment.is_none() {
                 first_absent = first_absent.or(Some(member));
-            } else if self.hand_over(publication, &Target::of(&member)) {
+            } else if self.hand_over(publication, &Target::from_subscriber(&member)) {
                 return (true, tried);
             }
         }
-        let kept =
-            first_absent.is_some_and(|member| self.hand_over(publication, &Target::of(&member)));
+        let kept = first_absent
+            .is_some_and(|member| self.hand_over(publication, &Target::from_subscriber(&member)));
         (kept, tried)
     }
 
@@ -167,7 +167,7 @@ impl Turn {
         }
         let message = publication.message(&broker);
         let mut retained = broker.retained.write();
-        let mut put = retained.put(&message, owner.as_ref(), broker.limits());
+        let mut put = retained.set_message(&message, owner.as_ref(), broker.limits());
         let mut most = MOST_REMOVED;
         while put.is_err()
             && most > 0
@@ -175,7 +175,7 @@ impl Turn {
         {
             most -= 1;
             self.store_retained(&expired);
-            put = retained.put(&message, owner.as_ref(), broker.limits());
+            put = retained.set_message(&message, owner.as_ref(), broker.limits());
         }
         match put {
             Ok(()) if stored => self.store_retained(topic),

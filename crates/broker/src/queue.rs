@@ -35,9 +35,9 @@ impl SessionState {
             }
             turn.metrics().messages_dropped_queue.add(1);
             if has_memory {
-                let who = (session.client_id(), self.user.as_ref());
-                let what = format_args!("message dropped");
-                turn.log_bound("max_queued_messages or max_queued_bytes", who, what);
+                let (user, what) = (self.user.as_ref(), format_args!("message dropped"));
+                let bound = "max_queued_messages or max_queued_bytes";
+                turn.log_bound(bound, session.client_id(), user, what);
             } else {
                 self.refused_memory(session, turn, "message not queued");
             }
@@ -52,7 +52,7 @@ impl SessionState {
         }
         self.queued.add(size);
         self.note_expiry(&outgoing.message);
-        outgoing.kept = self.keep(&outgoing.message);
+        outgoing.kept = self.reserve_copy(&outgoing.message);
         let flow = &mut self.flows[index];
         if self.durable {
             let op = enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued);

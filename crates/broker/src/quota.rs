@@ -26,7 +26,7 @@ pub(crate) enum Payer {
 
 impl Payer {
     /// `None` for the program's own sessions, which are not counted.
-    pub(crate) fn of(user: Option<&User>, site: IpAddr) -> Option<Payer> {
+    pub(crate) fn for_session(user: Option<&User>, site: IpAddr) -> Option<Payer> {
         match user {
             _ if User::is_program(user) => None,
             Some(user) => Some(Payer::User(user.clone())),
@@ -54,7 +54,7 @@ pub(crate) fn is_wide(subscription: &Subscription<'_>) -> bool {
 
 impl Quota {
     /// Counts one more for a session of `user`; false if its owner has `most` beyond the free ones.
-    pub(crate) fn take(
+    pub(crate) fn count_one(
         &self,
         quota_use: &mut QuotaUse,
         user: Option<&User>,
@@ -63,7 +63,7 @@ impl Quota {
     ) -> bool {
         if quota_use.wide >= FREE_PER_SESSION {
             let payer = quota_use.paid.as_ref().map(|paid| paid.0.clone());
-            if let Some(payer) = payer.or_else(|| Payer::of(user, site)) {
+            if let Some(payer) = payer.or_else(|| Payer::for_session(user, site)) {
                 let mut owners = self.0.lock();
                 let had = owners.get(&payer).copied().unwrap_or(0);
                 if had >= most {
@@ -77,7 +77,7 @@ impl Quota {
         true
     }
 
-    /// Whether [`Quota::take`] would count one more. Without a user, the address decides; unknown, there is room.
+    /// Whether [`Quota::count_one`] would count one more. Without a user, the address decides; unknown, there is room.
     pub(crate) fn has_room(
         &self,
         quota_use: &QuotaUse,
@@ -91,7 +91,7 @@ impl Quota {
         let payer = quota_use.paid.as_ref().map(|paid| paid.0.clone());
         // A user's do not depend on the address.
         let site = site.or_else(|| user.map(|_| IpAddr::from([0; 4])));
-        let payer = payer.or_else(|| Payer::of(user, site?));
+        let payer = payer.or_else(|| Payer::for_session(user, site?));
         payer.is_none_or(|payer| self.0.lock().get(&payer).copied().unwrap_or(0) < most)
     }
 
@@ -125,7 +125,7 @@ impl Quota {
         if beyond == 0 {
             return;
         }
-        let payer = Payer::of(user, site);
+        let payer = Payer::for_session(user, site);
         if quota_use.paid.as_ref().map(|paid| &paid.0) == payer.as_ref() {
             return;
         }
@@ -164,7 +164,7 @@ mod tests {
     fn fill(quota: &Quota, quota_use: &mut QuotaUse, user: Option<&str>, site: IpAddr) -> u32 {
         let user = user.map(User::from_text);
         let mut taken = 0;
-        while taken < 100 && quota.take(quota_use, user.as_ref(), site, 10) {
+        while taken < 100 && quota.count_one(quota_use, user.as_ref(), site, 10) {
             taken += 1;
         }
         taken

@@ -91,7 +91,7 @@ impl RateLimiter {
         let Some(mut bucket) = bucket else { return Attempt::Allowed };
         let over = bucket.free_at(now).is_some();
         if !over {
-            bucket.take(1.0, now);
+            bucket.consume(1.0, now);
         }
         state.connections = Some(bucket);
         let first = over && !state.refused;

@@ -12,9 +12,9 @@ use crate::message::Message;
 /// A client that reads; the broker has authenticated it.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
-    /// Its user; `None` for an anonymous client.
+    /// User; `None` for an anonymous client.
     pub user: Option<&'a User>,
-    /// Its client identifier.
+    /// Client identifier.
     pub client_id: &'a str,
 }
 

@@ -99,7 +99,6 @@ impl Registry {
         self.sessions.lock()
     }
 
-    /// The key of a new session.
     pub(crate) fn next_key(&self) -> SessionKey {
         SessionKey(self.last_key.fetch_add(1, Ordering::Relaxed) + 1)
     }

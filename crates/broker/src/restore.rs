@@ -18,7 +18,10 @@ use crate::session::{
     Flow, FlowPersistence, Outgoing, SendState, Session, SessionState, SessionSubscription,
 };
 use crate::session_memory;
-use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, Storage};
+use crate::storage::{
+    FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, SessionRecord, Storage,
+    SubscriptionRecord,
+};
 
 impl Broker {
     /// A broker with what storage remembers.
@@ -53,23 +56,7 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
             repairs.gone.insert(record.key);
             continue;
         }
-        let session = Session::new(record.key, &record.client_id, limits);
-        let mut state = session.lock();
-        state.durable = true;
-        state.user = record.username.clone().map(User::from_text);
-        lifecycle::watch(broker, &session, &mut state);
-        state.mqtt_sn = record.mqtt_sn;
-        state.expiry_interval_s = record.expiry_interval_s;
-        let from_now = match record.expiry_interval_s {
-            u32::MAX => Timestamp::NEVER,
-            seconds => now.plus_secs(seconds),
-        };
-        state.expires_at = record.expires_at.unwrap_or(from_now);
-        if let Some(will) = &record.will {
-            state.will_at = Some(record.will_at.unwrap_or_else(|| now.plus_secs(will.delay_s)));
-            state.will = Some(Arc::clone(will));
-        }
-        drop(state);
+        let session = restore_session(broker, record, now);
         broker.registry.insert(Arc::clone(&session));
         sessions.insert(record.key, session);
     }
@@ -80,32 +67,8 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         flow.rare().persistence = Some(FlowPersistence { expiry_s, expires_at, stored: true });
         session.lock().flows.push(flow);
     }
-    for mut record in restored.subscriptions {
-        let Some(session) = repairs.owner(&sessions, record.session) else { continue };
-        let Ok(parsed) = Subscription::parse(&record.filter) else { continue };
-        if session.lock().flow_index(record.flow).is_none() {
-            repairs.ended.insert((record.session, record.flow));
-            record.flow = FlowId::CONTROL;
-            repairs.ops.push(Op::SubscriptionPut(record.clone()));
-        }
-        let (flow, options, identifier) = (record.flow, record.options, record.identifier);
-        let own = SessionSubscription { flow, options, identifier };
-        let subscriber = crate::subscribe::subscriber(session, &own);
-        broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
-        let mut state = session.lock();
-        let wide = quota::is_wide(&parsed);
-        let bytes = session_memory::of_subscription(&record.filter);
-        if let Some(after) = &record.replay {
-            let cursor = crate::subscribe::cursor(session, &record.filter, &own, after);
-            let index = state.flow_index(flow).unwrap_or(0);
-            state.flows[index].rare().retained.push_back(cursor);
-        }
-        if state.subscriptions.insert(record.filter, own).is_none() {
-            state.subscription_bytes += bytes;
-            if wide {
-                Quota::restore(&mut state.quota_use);
-            }
-        }
+    for record in restored.subscriptions {
+        restore_subscription(broker, &sessions, record, &mut repairs);
     }
     for session in sessions.values() {
         let state = &mut *session.lock();
@@ -149,6 +112,61 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
     }
 }
 
+/// Restores a session without its flows, subscriptions and messages.
+fn restore_session(broker: &Arc<Broker>, record: &SessionRecord, now: Timestamp) -> Arc<Session> {
+    let session = Session::new(record.key, &record.client_id, broker.limits());
+    let mut state = session.lock();
+    state.durable = true;
+    state.user = record.username.clone().map(User::from_text);
+    lifecycle::watch(broker, &session, &mut state);
+    state.mqtt_sn = record.mqtt_sn;
+    state.expiry_interval_s = record.expiry_interval_s;
+    let from_now = match record.expiry_interval_s {
+        u32::MAX => Timestamp::NEVER,
+        seconds => now.plus_secs(seconds),
+    };
+    state.expires_at = record.expires_at.unwrap_or(from_now);
+    if let Some(will) = &record.will {
+        state.will_at = Some(record.will_at.unwrap_or_else(|| now.plus_secs(will.delay_s)));
+        state.will = Some(Arc::clone(will));
+    }
+    drop(state);
+    session
+}
+
+fn restore_subscription(
+    broker: &Broker,
+    sessions: &FxHashMap<SessionKey, Arc<Session>>,
+    mut record: SubscriptionRecord,
+    repairs: &mut Repairs,
+) {
+    let Some(session) = repairs.owner(sessions, record.session) else { return };
+    let Ok(parsed) = Subscription::parse(&record.filter) else { return };
+    if session.lock().flow_index(record.flow).is_none() {
+        repairs.ended.insert((record.session, record.flow));
+        record.flow = FlowId::CONTROL;
+        repairs.ops.push(Op::SubscriptionPut(record.clone()));
+    }
+    let (flow, options, identifier) = (record.flow, record.options, record.identifier);
+    let own = SessionSubscription { flow, options, identifier };
+    let subscriber = crate::subscribe::subscriber(session, &own);
+    broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
+    let mut state = session.lock();
+    let wide = quota::is_wide(&parsed);
+    let bytes = session_memory::of_subscription(&record.filter);
+    if let Some(after) = &record.replay {
+        let cursor = crate::subscribe::cursor(session, &record.filter, &own, after);
+        let index = state.flow_index(flow).unwrap_or(0);
+        state.flows[index].rare().retained.push_back(cursor);
+    }
+    if state.subscriptions.insert(record.filter, own).is_none() {
+        state.subscription_bytes += bytes;
+        if wide {
+            Quota::restore(&mut state.quota_use);
+        }
+    }
+}
+
 fn restore_retained(
     broker: &Broker,
     messages: Vec<Arc<Message>>,
@@ -162,7 +180,7 @@ fn restore_retained(
         if message.is_expired(now) {
             // Nothing else would remove it from storage, except another message to its topic.
             repairs.ops.push(Op::RetainedRemove(message.topic().into()));
-        } else if retained.put(&message, None, broker.limits()).is_err() {
+        } else if retained.set_message(&message, None, broker.limits()).is_err() {
             over += 1;
         }
     }

@@ -75,7 +75,7 @@ impl RetainedStore {
     }
 
     /// Sets the topic's message, which `owner` has published; `None` for the program itself and after a restart.
-    pub(crate) fn put(
+    pub(crate) fn set_message(
         &mut self,
         message: &Arc<Message>,
         owner: Option<&Arc<MemoryOwner>>,

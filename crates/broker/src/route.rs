@@ -35,7 +35,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn of(subscriber: &Subscriber) -> Target {
+    pub(crate) fn from_subscriber(subscriber: &Subscriber) -> Target {
         Target {
             session: Arc::clone(&subscriber.session),
             flow: subscriber.flow,
@@ -91,7 +91,7 @@ impl Route {
                 }
                 std::collections::hash_map::Entry::Vacant(free) => {
                     free.insert(targets.len());
-                    targets.push(Target::of(subscriber));
+                    targets.push(Target::from_subscriber(subscriber));
                 }
             }
         }
@@ -104,7 +104,7 @@ impl Route {
     }
 }
 
-/// What a route takes beside its topic and its targets, in bytes.
+/// Bytes of a route beside its topic and its targets.
 const ROUTE_BYTES: usize = 160;
 
 /// A worker's cache of routes.

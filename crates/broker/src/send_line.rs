@@ -31,9 +31,9 @@ const LEAST: usize = 512 * 1024;
 /// Turns in which a publisher that may go on has to do so.
 const MAX_RELEASED_TURNS: u8 = 2;
 
-type Place = (Token, StreamKey);
+type ConnectionStream = (Token, StreamKey);
 
-/// How far all workers are.
+/// Progress of all workers.
 #[derive(Debug)]
 pub(crate) struct SendBacklog {
     /// Flows that have got something large to send, and those whose connections know by now.
@@ -63,7 +63,7 @@ enum Wait {
     Announced(u64),
     /// For this many streams to be served.
     Served(u64),
-    /// Its connection has got an event, for this number of turns.
+    /// The connection has got an event, for this number of turns.
     Released(u8),
     /// Until its worker's turn ends.
     Publishes,
@@ -145,11 +145,11 @@ pub(crate) struct SendLine {
     /// Bytes copied in this turn, and how many may be.
     copied: usize,
     most: usize,
-    line: VecDeque<Place>,
-    in_line: FxHashSet<Place>,
-    /// Those that may send whatever has been copied, with the bytes: called in this turn, and in the one before. Later it
-    /// is for nothing: a client may have stopped reading.
-    called: [FxHashMap<Place, usize>; 2],
+    line: VecDeque<ConnectionStream>,
+    in_line: FxHashSet<ConnectionStream>,
+    /// Those that may send whatever has been copied, with the bytes: called in this turn, and in the one before. Later
+    /// it is for nothing: a client may have stopped reading.
+    called: [FxHashMap<ConnectionStream, usize>; 2],
     /// Announcements taken in this turn.
     taken: u64,
     /// This worker's connections among the publishers that wait.
@@ -168,7 +168,8 @@ impl SendLine {
     pub(crate) fn new(
         backlog: Arc<SendBacklog>,
         most: usize,
-        (worker, workers): (usize, usize),
+        worker: usize,
+        workers: usize,
     ) -> SendLine {
         SendLine {
             // The broker refuses to be made for more workers.
@@ -227,7 +228,7 @@ impl SendLine {
 
     /// Counts announcements among the events that this worker's connections get in this turn.
     #[inline]
-    pub(crate) fn take(&mut self, events: &[(Token, BrokerEvent)]) {
+    pub(crate) fn count_announcements(&mut self, events: &[(Token, BrokerEvent)]) {
         if !self.backlog.has_handled(self.backlog.announced.load(Ordering::SeqCst)) {
             let announced = events.iter().filter(|(_, event)| event.is_large());
             self.taken += announced.count() as u64;

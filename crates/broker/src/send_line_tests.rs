@@ -6,7 +6,7 @@ const STREAM: StreamKey = StreamKey::CONTROL;
 
 fn lines() -> (SendLine, SendLine) {
     let backlog = SendBacklog::new(Mailboxes::new(2));
-    (SendLine::new(Arc::clone(&backlog), 1000, (0, 1)), SendLine::new(backlog, 1000, (1, 1)))
+    (SendLine::new(Arc::clone(&backlog), 1000, 0, 1), SendLine::new(backlog, 1000, 1, 1))
 }
 
 fn called(line: &mut SendLine) -> Vec<u64> {
@@ -24,7 +24,7 @@ impl SendLine {
     fn see(&mut self, receivers: std::ops::Range<u64>) {
         let events: Vec<_> =
             receivers.clone().map(|token| (Token(token), BrokerEvent::ReadyLarge)).collect();
-        self.take(&events);
+        self.count_announcements(&events);
         for token in receivers {
             self.may(token);
         }
@@ -70,7 +70,7 @@ fn publishers_wait_until_the_receivers_of_the_one_before_are_served() {
     assert_eq!(called(&mut publishers), [7], "another stream of it may wait");
     assert!(called(&mut publishers).is_empty(), "the receivers have not been asked yet");
     receivers.copy(Token(99), STREAM, 1000);
-    receivers.take(&[]);
+    receivers.count_announcements(&[]);
     receivers.see(0..12);
     assert!(called(&mut publishers).is_empty());
     assert_eq!(called(&mut receivers).len(), 8);
@@ -99,7 +99,7 @@ fn receivers_that_do_not_read_hold_nobody_up() {
     assert!(publishers.must_wait(Token(8)));
     publishers.publish_to(2);
     // Their connections get the event, and cannot write.
-    receivers.take(&[0, 1].map(|token| (Token(token), BrokerEvent::ReadyLarge)));
+    receivers.count_announcements(&[0, 1].map(|token| (Token(token), BrokerEvent::ReadyLarge)));
     assert!(!publishers.go_on(Token(8)), "they may still get in line in this turn");
     receivers.end_turn();
     assert!(publishers.go_on(Token(8)));

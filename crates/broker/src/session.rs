@@ -21,7 +21,7 @@ use crate::back_pressure::Queued;
 use crate::deferred_ops::{TurnNumber, TurnStamp};
 use crate::limits::Limits;
 use crate::mailbox::Attachment;
-use crate::memory::{Account, Charge, FREE_OUTPUT, Kept};
+use crate::memory::{Account, Charge, CopyShare, FREE_OUTPUT};
 use crate::message::{self, Identifiers, Message};
 use crate::outbox::{ClientLimits, Outbox};
 use crate::peer::StreamKey;
@@ -112,11 +112,12 @@ pub(crate) struct SessionState {
     pub(crate) queue_expires_at: Timestamp,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
-    /// How many of the subscriptions count for the owner's quota.
+    /// Number of the subscriptions that count for the owner's quota.
     pub(crate) quota_use: QuotaUse,
-    /// What the session takes of its owner's memory, apart from messages and output; see [`crate::session_memory`].
+    /// Bytes of its owner's memory that the session takes, apart from messages and output; see
+    /// [`crate::session_memory`].
     pub(crate) memory: Option<Charge>,
-    /// Of it, what the subscriptions take.
+    /// Bytes of these that the subscriptions take.
     pub(crate) subscription_bytes: usize,
     pub(crate) will: Option<Arc<Will>>,
     /// When the session is examined next; see [`crate::housekeeping`].
@@ -246,7 +247,7 @@ pub(crate) struct Flow {
     pub(crate) rare: Option<Box<FlowExtras>>,
 }
 
-/// What a queued message waits for.
+/// Event for which a queued message waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block {
     /// Earlier messages on another flow.
@@ -280,7 +281,7 @@ pub(crate) struct FlowExtras {
     pub(crate) moved: SmallVec<[(FlowId, u64); 1]>,
     /// The tree's generation when its client opened it. Routes found before lead to an earlier flow of its name.
     pub(crate) opened_in: u64,
-    /// What the next message in the queue waits for, although the window is not full.
+    /// Event for which the next message in the queue waits, although the window is not full.
     pub(crate) blocked: Option<Block>,
     /// In which turn its client opened it as a flow that is stored under its name.
     pub(crate) opened: TurnStamp,
@@ -450,13 +451,13 @@ pub(crate) struct Outgoing {
     pub(crate) maybe_sent: bool,
     /// The shared subscription whose job it is ([`crate::message::share`]); 0 for none.
     pub(crate) share: u32,
-    /// Its acknowledgement is reported to the tracer.
+    /// The acknowledgement is reported to the tracer.
     pub(crate) traced: bool,
     pub(crate) send_state: SendState,
     /// In which turn it was queued.
     pub(crate) stamp: TurnStamp,
-    /// What it counts for the session's owner.
-    pub(crate) kept: Option<Kept>,
+    /// Bytes that it counts for the session's owner.
+    pub(crate) kept: Option<CopyShare>,
 }
 
 /// Whether a message may be sent.

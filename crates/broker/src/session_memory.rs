@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::broker::Broker;
-use crate::memory::{Account, Charge, Kept, MemoryOwner};
+use crate::memory::{Account, Charge, CopyShare, MemoryOwner};
 use crate::message::Message;
 use crate::session::{Flow, Outgoing, Session, SessionState};
 use crate::will::Will;
@@ -30,18 +30,18 @@ const IDENTIFIER_BYTES: usize = 32;
 /// A place in a queue.
 const PLACE_BYTES: usize = size_of::<Outgoing>() + 32;
 
-/// What a subscription takes.
+/// Bytes of a subscription.
 pub(crate) fn of_subscription(filter: &str) -> usize {
     let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
     SUBSCRIPTION_BYTES + levels * LEVEL_BYTES + 2 * filter.len()
 }
 
-/// What the identifiers take that a flow's publisher has not released.
+/// Bytes of the identifiers that a flow's publisher has not released.
 fn of_identifiers(open: usize) -> usize {
     open / IDENTIFIER_STEP * IDENTIFIER_STEP * IDENTIFIER_BYTES
 }
 
-/// What a new session takes.
+/// Bytes of a new session.
 pub(crate) fn of_session(client_id: &str, will: Option<&Will>) -> usize {
     SESSION_BYTES + 2 * client_id.len() + will.map_or(0, Will::bytes)
 }
@@ -97,9 +97,9 @@ impl SessionState {
     }
 
     /// A message waits for the session.
-    pub(crate) fn keep(&self, message: &Message) -> Option<Kept> {
+    pub(crate) fn reserve_copy(&self, message: &Message) -> Option<CopyShare> {
         let memory = self.memory.as_ref()?;
-        Some(Kept::new(memory.owner(), message.size(), PLACE_BYTES))
+        Some(CopyShare::new(memory.owner(), message.size(), PLACE_BYTES))
     }
 
     /// Counts the encoded packets that wait for one flow's stream.

@@ -75,12 +75,13 @@ impl Shard {
     pub fn count_connection(
         &mut self,
         address: SocketAddr,
-        (transport, via): (TransportKind, Via),
+        transport: TransportKind,
+        via: Via,
         identity: Option<&PeerIdentity>,
     ) -> Option<Box<MemoryShare>> {
         let program = identity.map(PeerIdentity::user).filter(|user| User::is_program(Some(user)));
         let owner = self.turn.broker.memory.owner(program, site(address.ip()));
-        let share = MemoryShare::take(owner, Account::Connections, transport.memory_bytes(via));
+        let share = MemoryShare::reserve(owner, Account::Connections, transport.memory_bytes(via));
         if share.is_none() {
             self.turn.metrics().connections_refused.add(1);
             self.turn.metrics().memory_refused.add(1);
@@ -188,7 +189,7 @@ impl Shard {
         is_much(visits, copies.saturating_mul(bytes))
     }
 
-    /// How many sessions a publication to `topic` now could visit, and how many copies there would be.
+    /// Number of sessions that a publication to `topic` could visit now, and of its copies.
     pub(crate) fn receivers(&mut self, topic: &str) -> (usize, usize) {
         let broker = Arc::clone(&self.turn.broker);
         let route = self.routes.find(&broker, topic, &mut self.turn.fan_out);
@@ -197,7 +198,7 @@ impl Shard {
         (targets + members.sum::<usize>(), targets + route.shared.len())
     }
 
-    /// What it would cost to publish a will now, in visits.
+    /// Cost of publishing a will now, in visits.
     pub(crate) fn cost_of_will(&mut self, will: &Will) -> usize {
         let (visits, copies) = self.receivers(&will.topic);
         cost(visits, copies.saturating_mul(will.bytes()))

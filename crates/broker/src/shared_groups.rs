@@ -56,17 +56,17 @@ impl SharedGroups {
     }
 
     /// Adds a member to a group; returns whether it replaced the one of its session.
-    pub(crate) fn put(&mut self, share: &str, name: u32, subscriber: Subscriber) -> bool {
+    pub(crate) fn add_member(&mut self, share: &str, name: u32, subscriber: Subscriber) -> bool {
         let new = || Arc::new(SharedGroup { name, ..SharedGroup::default() });
         let group = self.0.entry(share.into()).or_insert_with(new);
-        group.members.write().put(subscriber)
+        group.members.write().add(subscriber)
     }
 
     /// Removes a session from a group, and the group with its last member; returns whether it was there.
-    pub(crate) fn take(&mut self, share: &str, session: &Session) -> bool {
+    pub(crate) fn remove_member(&mut self, share: &str, session: &Session) -> bool {
         let Some(group) = self.0.get(share) else { return false };
         let mut members = group.members.write();
-        let removed = members.take(session);
+        let removed = members.remove(session);
         let empty = members.is_empty();
         drop(members);
         if empty {

@@ -50,7 +50,7 @@ impl Position {
 /// A persistent session as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionRecord {
-    /// Its key.
+    /// Key.
     pub key: SessionKey,
     /// MQTT client identifier.
     pub client_id: Box<str>,
@@ -63,7 +63,7 @@ pub struct SessionRecord {
     pub expiry_interval_s: u32,
     /// When it expires if nobody connects; `None` while connected.
     pub expires_at: Option<Timestamp>,
-    /// Its will, if it has one that is not published yet.
+    /// Will, if it has one that is not published yet.
     pub will: Option<Arc<Will>>,
     /// When that is to be published; `None` while connected.
     pub will_at: Option<Timestamp>,
@@ -86,7 +86,7 @@ pub struct SubscriptionRecord {
     pub replay: Option<Box<str>>,
 }
 
-/// How a queued message is to be delivered.
+/// Terms on which a queued message is delivered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// Quality of service of this delivery.
@@ -99,7 +99,7 @@ pub struct Delivery {
     pub share: u32,
 }
 
-/// How far a stored delivery has come.
+/// State of a stored delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Not sent yet, no packet identifier.
@@ -126,7 +126,7 @@ pub enum Op {
     FlowPut {
         /// Session it belongs to.
         session: SessionKey,
-        /// Its identifier.
+        /// Identifier.
         flow: FlowId,
         /// The draft's flow flags byte.
         flags: u8,
@@ -139,7 +139,7 @@ pub enum Op {
     FlowRemove {
         /// Session it belongs to.
         session: SessionKey,
-        /// Its identifier.
+        /// Identifier.
         flow: FlowId,
     },
     /// Inserts or replaces the subscription of this session to this filter.
@@ -158,11 +158,11 @@ pub enum Op {
         session: SessionKey,
         /// Flow it goes out on.
         flow: FlowId,
-        /// Its place in the order.
+        /// Place in the order.
         position: Position,
         /// The message.
         message: Arc<Message>,
-        /// How it is delivered.
+        /// Terms on which it is delivered.
         delivery: Delivery,
         /// Queued, or already given a packet identifier.
         progress: Progress,
@@ -173,7 +173,7 @@ pub enum Op {
         session: SessionKey,
         /// Flow it goes out on.
         flow: FlowId,
-        /// Its place in the order.
+        /// Place in the order.
         position: Position,
         /// The new state.
         progress: Progress,
@@ -184,7 +184,7 @@ pub enum Op {
         session: SessionKey,
         /// Flow it went out on.
         flow: FlowId,
-        /// Its place in the order.
+        /// Place in the order.
         position: Position,
     },
     /// Remembers a QoS 2 packet identifier received from a client and not yet released.
@@ -193,7 +193,7 @@ pub enum Op {
         session: SessionKey,
         /// Flow it came on.
         flow: FlowId,
-        /// Its packet identifier.
+        /// Packet identifier.
         packet_id: PacketId,
     },
     /// Forgets it: PUBREL has come.
@@ -202,7 +202,7 @@ pub enum Op {
         session: SessionKey,
         /// Flow it came on.
         flow: FlowId,
-        /// Its packet identifier.
+        /// Packet identifier.
         packet_id: PacketId,
     },
     /// Sets the retained message of its topic.
@@ -215,7 +215,7 @@ pub enum Op {
         database: u8,
         /// Names it.
         key: Box<[u8]>,
-        /// Its contents; `None` removes it.
+        /// Contents; `None` removes it.
         value: Option<Arc<[u8]>>,
     },
 }
@@ -227,13 +227,13 @@ pub struct QueuedRecord {
     pub session: SessionKey,
     /// Flow it goes out on.
     pub flow: FlowId,
-    /// Its place in the order.
+    /// Place in the order.
     pub position: Position,
     /// The message, shared between the queues that hold it.
     pub message: Arc<Message>,
-    /// How it is delivered.
+    /// Terms on which it is delivered.
     pub delivery: Delivery,
-    /// How far it had come.
+    /// State that it had reached.
     pub progress: Progress,
 }
 

@@ -125,14 +125,14 @@ pub(crate) fn add(
     }
     if !known && quota::is_wide(&parsed) {
         let (user, most) = (state.user.as_ref(), turn.limits().max_wildcard_subscriptions_per_user);
-        if !turn.broker.quota.take(&mut state.quota_use, user, request.site, most) {
+        if !turn.broker.quota.count_one(&mut state.quota_use, user, request.site, most) {
             return refuse(state, session, turn, text, "max_wildcard_subscriptions_per_user");
         }
     }
     let own = SessionSubscription { flow, options: options.to_byte(), identifier };
     // Otherwise the tree has it; its answer comes behind that of the one before.
     if before != Some(own) {
-        put(state, session, turn, (text, &parsed), own);
+        enter_subscription(state, session, turn, text, &parsed, own);
     }
     let wants_retained = match options.retain_handling {
         RetainHandling::Always => true,
@@ -164,11 +164,12 @@ pub(crate) fn add(
 }
 
 /// Enters a subscription that is new, or not what it was.
-fn put(
+fn enter_subscription(
     state: &mut SessionState,
     session: &Arc<Session>,
     turn: &mut Turn,
-    (text, parsed): (&str, &Subscription<'_>),
+    text: &str,
+    parsed: &Subscription<'_>,
     own: SessionSubscription,
 ) {
     let before = state.subscriptions.insert(text.into(), own);
@@ -193,8 +194,8 @@ fn refuse(
     bound: &'static str,
 ) -> ReasonCode {
     turn.metrics().subscriptions_refused.add(1);
-    let who = (session.client_id(), state.user.as_ref());
-    turn.log_bound(bound, who, format_args!("subscription to {filter:?} refused"));
+    let what = format_args!("subscription to {filter:?} refused");
+    turn.log_bound(bound, session.client_id(), state.user.as_ref(), what);
     ReasonCode::QuotaExceeded
 }
 

@@ -55,7 +55,7 @@ impl Subscribers {
     }
 
     /// Adds a subscriber; returns whether it replaced the one of its session.
-    pub(crate) fn put(&mut self, subscriber: Subscriber) -> bool {
+    pub(crate) fn add(&mut self, subscriber: Subscriber) -> bool {
         let key = subscriber.session.key();
         if let Some(at) = self.place(key) {
             self.list[at] = subscriber;
@@ -73,7 +73,7 @@ impl Subscribers {
     }
 
     /// Removes a session's subscriber; returns whether there was one.
-    pub(crate) fn take(&mut self, session: &Session) -> bool {
+    pub(crate) fn remove(&mut self, session: &Session) -> bool {
         let Some(at) = self.place(session.key()) else { return false };
         self.list.swap_remove(at);
         if let Some(index) = &mut self.index {
@@ -136,10 +136,10 @@ mod tests {
             for (number, (who, add)) in steps.into_iter().enumerate() {
                 let number = number as u32;
                 if add {
-                    let replaced = subscribers.put(subscriber(&sessions[who], number));
+                    let replaced = subscribers.add(subscriber(&sessions[who], number));
                     prop_assert_eq!(replaced, map.insert(who as u64, number).is_some());
                 } else {
-                    let removed = subscribers.take(&sessions[who]);
+                    let removed = subscribers.remove(&sessions[who]);
                     prop_assert_eq!(removed, map.remove(&(who as u64)).is_some());
                 }
                 let held = subscribers.as_slice().iter();
@@ -158,11 +158,11 @@ mod tests {
         let sessions: Vec<_> = (0..2_000).map(session).collect();
         let mut subscribers = Subscribers::default();
         for session in &sessions {
-            assert!(!subscribers.put(subscriber(session, 1)));
+            assert!(!subscribers.add(subscriber(session, 1)));
             assert_eq!(subscribers.index.is_some(), subscribers.list.len() >= INDEX_FROM);
         }
         for session in &sessions {
-            assert!(subscribers.take(session));
+            assert!(subscribers.remove(session));
             assert_eq!(subscribers.index.is_some(), subscribers.list.len() >= INDEX_UNTIL);
         }
         assert!(subscribers.is_empty());

@@ -30,19 +30,19 @@ pub enum ClientStatistics {
 /// A client's connection.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ClientConnection {
-    /// Its place in the list: to ask for those after it.
+    /// Place in the list: to ask for those after it.
     pub place: u64,
     /// The client's identifier.
     pub client: Box<str>,
     /// The user; `None` for an anonymous client.
     pub user: Option<Box<str>>,
-    /// Its address, when it connected or was seen last at another.
+    /// Address, when it connected or was seen last at another.
     pub address: SocketAddr,
-    /// What carries it, such as `tls`.
+    /// Transport, such as `tls`.
     pub transport: &'static str,
     /// When it connected, in milliseconds since the Unix epoch.
     pub since_ms: u64,
-    /// Its subscriptions.
+    /// Subscriptions.
     pub subscriptions: usize,
     /// Messages in its queue, and those in flight.
     pub queued_messages: usize,
@@ -70,7 +70,7 @@ struct Listed {
     here: SharedHere,
 }
 
-/// What of a connection is shared with the list.
+/// The part of a connection that is shared with the list.
 #[derive(Debug)]
 pub(crate) struct Here {
     transport: TransportKind,
@@ -78,14 +78,14 @@ pub(crate) struct Here {
     state: Mutex<HereNow>,
 }
 
-/// What of it changes.
+/// The part of it that changes.
 #[derive(Debug)]
 struct HereNow {
     address: SocketAddr,
     stats: Option<Box<TransportStats>>,
 }
 
-/// As a connection and the list hold it.
+/// The shared part of a connection, which it and the list hold.
 pub(crate) type SharedHere = Arc<Here>;
 
 impl Here {
@@ -144,8 +144,7 @@ impl Transports {
         told.take(most).collect()
     }
 
-    /// The connection of this session.
-    pub(crate) fn of(&self, session: u64) -> Option<SharedHere> {
+    pub(crate) fn connection_of(&self, session: u64) -> Option<SharedHere> {
         self.listed.lock().get(&session).map(|entry| Arc::clone(&entry.here))
     }
 }

@@ -275,16 +275,16 @@ impl Leaf {
 
     fn insert(&mut self, filter: &str, share: Option<&str>, subscriber: Subscriber) -> bool {
         let Some(share) = share else {
-            return self.plain.put(subscriber);
+            return self.plain.add(subscriber);
         };
-        self.shared.put(share, message::share(share, filter), subscriber)
+        self.shared.add_member(share, message::share(share, filter), subscriber)
     }
 
     fn remove(&mut self, share: Option<&str>, session: &Session) -> bool {
         let Some(share) = share else {
-            return self.plain.take(session);
+            return self.plain.remove(session);
         };
-        self.shared.take(share, session)
+        self.shared.remove_member(share, session)
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) enum Waiter {
     Resend(Arc<Session>, FlowId),
     /// A QoS 2 message may be sent under its now durable identifier.
     Send(Arc<Session>, FlowId, PacketId, Position),
-    /// What a traced publication caused.
+    /// Effects of a traced publication.
     Trace(TraceNumber),
 }
 
@@ -62,7 +62,7 @@ struct StorageState {
     stalled: bool,
 }
 
-/// What a turn collects; apart from [`Shard`](crate::Shard) so that a cached route can be read meanwhile.
+/// Results that a turn collects; apart from [`Shard`](crate::Shard) so that a cached route can be read meanwhile.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) broker: Arc<Broker>,
@@ -92,9 +92,9 @@ pub(crate) struct Turn {
     woken_by_falls: u64,
     /// The time at which some wait will be long.
     long_wait_at: Timestamp,
-    /// What publications may cost the turn, and which connections wait for a later one.
+    /// Budget of publications in the turn, and the connections that wait for a later one.
     pub(crate) fan_out: FanOutBudget,
-    /// Which connections send large messages in this turn.
+    /// Connections that send large messages in this turn.
     pub(crate) sends: SendLine,
     /// By what they count: bounds that were reached, and refusals.
     log_limiters: SmallVec<[(&'static str, LogLimiter); 4]>,
@@ -111,7 +111,7 @@ pub(crate) struct Turn {
 impl Turn {
     pub(crate) fn new(broker: Arc<Broker>, index: usize, workers: usize, now: Timestamp) -> Turn {
         let per_turn = broker.limits().large_bytes_per_turn;
-        let sends = SendLine::new(Arc::clone(&broker.send_backlog), per_turn, (index, workers));
+        let sends = SendLine::new(Arc::clone(&broker.send_backlog), per_turn, index, workers);
         Turn {
             broker,
             index,
@@ -146,7 +146,8 @@ impl Turn {
     pub(crate) fn log_bound(
         &mut self,
         bound: &'static str,
-        (client, user): (&str, Option<&User>),
+        client: &str,
+        user: Option<&User>,
         what: std::fmt::Arguments<'_>,
     ) {
         if let Some(times) = self.occurred(bound) {
@@ -245,7 +246,7 @@ impl Turn {
         }
         let own = self.worker();
         let (handed_over, deferred) = (&self.broker.handed_over, &mut self.deferred);
-        deferred.take(
+        deferred.move_ready(
             own,
             |stamp| handed_over[usize::from(stamp.shard)].covers(stamp),
             &mut self.batch,
@@ -282,7 +283,7 @@ impl Turn {
         TurnStamp { shard: self.worker(), turn: self.number.0, moved: false }
     }
 
-    /// As [`Turn::stamp`], for those who wait for the turn's end whether it stores something or not.
+    /// Does what [`Turn::stamp`] does, for those who wait for the turn's end whether it stores something or not.
     pub(crate) fn awaitable_stamp(&mut self) -> TurnStamp {
         self.awaitable = true;
         self.stamp()
@@ -539,9 +540,9 @@ impl Turn {
     /// Appends the events of this worker's connections to `out`.
     pub(crate) fn take_events(&mut self, out: &mut Vec<Addressed>) {
         let before = out.len();
-        self.broker.mailboxes[self.index].take(out);
+        self.broker.mailboxes[self.index].drain_into(out);
         out.append(&mut self.ready);
-        self.sends.take(&out[before..]);
+        self.sends.count_announcements(&out[before..]);
     }
 
     /// Sees whether storage is stalled.

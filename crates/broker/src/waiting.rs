@@ -35,7 +35,7 @@ pub enum WaitCause {
     InternalSession,
     /// Fan-out: the publication has many receivers, or SUBSCRIBE many filters, and others are first.
     FanOut,
-    /// Its large message is for many receivers, and those of earlier ones have not been served.
+    /// The large message is for many receivers, and those of earlier ones have not been served.
     LargeMessages,
 }
 

@@ -31,14 +31,14 @@ pub struct Will {
     pub delay_s: u32,
     /// Seconds after its publication for which it can be delivered; `None` for ever.
     pub message_expiry_s: Option<u32>,
-    /// As whom it is published.
+    /// Client as which it is published.
     pub testator: Testator,
 }
 
 /// The client that has left a will, as it was authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Testator {
-    /// Its user; in storage, that of its session.
+    /// User; in storage, that of its session.
     pub user: Option<User>,
     /// Where it was connected from; not known of wills that earlier versions have stored.
     pub address: Option<IpAddr>,
@@ -67,7 +67,7 @@ impl Default for Testator {
 }
 
 impl Will {
-    /// What it takes in memory.
+    /// Bytes that it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         let credential = self.testator.credential.as_ref().map_or(0, |credential| credential.len());
         let user = self.testator.user.as_ref().map_or(0, |user| user.text().len());

@@ -337,7 +337,7 @@ impl Scene {
     }
 }
 
-/// Its worker would store the identifier of a message that storage does not know yet, to no effect:
+/// Worker would store the identifier of a message that storage does not know yet, to no effect:
 /// after a crash it would go out under another one, and arrive twice.
 #[test]
 fn mqtt_4_3_3_what_another_worker_has_just_queued_waits_for_the_end_of_that_workers_turn() {

@@ -153,7 +153,7 @@ fn mqtt_4_8_2_5_what_a_member_may_have_got_at_qos_2_goes_to_nobody_else() {
     }
 }
 
-/// Its session is not stored; its connection breaks.
+/// The session is not stored; its connection breaks.
 #[test]
 fn jobs_of_a_member_without_a_lasting_session_go_to_another() {
     let storage = Arc::new(SimStorage::default());

@@ -199,7 +199,7 @@ impl ExternalUsers for Undecided {
     fn log_in(&self, login: Login<'_>) -> Decision {
         let Applicant { address, reply_to } = login.applicant;
         let mut queue = self.0.lock().unwrap();
-        let pushed = queue.push((login.username, address), true, reply_to, Instant::now());
+        let pushed = queue.push(login.username, address, true, reply_to, Instant::now());
         let Ok((id, _)) = pushed else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
         };

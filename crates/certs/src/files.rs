@@ -131,7 +131,7 @@ fn is_exposed(mode: u32, owner: u32) -> bool {
 /// # Errors
 /// The system refuses.
 pub fn write(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError> {
-    put(path, contents, secret, |new, path| fs::rename(new, path))
+    write_and_publish(path, contents, secret, |new, path| fs::rename(new, path))
         .map_err(|source| file_error(path, source))
 }
 
@@ -145,7 +145,7 @@ pub fn write_new(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertE
         fs::hard_link(new, path)?;
         fs::remove_file(new)
     };
-    match put(path, contents, secret, link) {
+    match write_and_publish(path, contents, secret, link) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             Err(CertError::Exists(path.to_owned()))
         }
@@ -158,7 +158,7 @@ pub fn write_new(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertE
 }
 
 /// Writes beside `path`, then lets `publish` bring it there; what is left over is removed.
-fn put(
+fn write_and_publish(
     path: &Path,
     contents: &[u8],
     secret: bool,

@@ -32,7 +32,7 @@ impl CertificateId {
     }
 
     /// The certificate's identifier; `None` if it cannot be parsed.
-    pub fn of(certificate: &CertificateDer<'_>) -> Option<CertificateId> {
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Option<CertificateId> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         Some(CertificateId::new(parsed.issuer().as_raw(), parsed.raw_serial()))
     }
@@ -150,7 +150,7 @@ mod tests {
         for serial in [&[7, 1][..], &[0xC0, 1, 2]] {
             let (leaf, pem, der) = issued(serial, serial);
             let (_, other, _) = issued(serial, &[7, 2]);
-            let id = CertificateId::of(&leaf).unwrap();
+            let id = CertificateId::from_certificate(&leaf).unwrap();
             for contents in [pem.clone().into_bytes(), der, (other.clone() + &pem).into_bytes()] {
                 fs::write(&path, contents).unwrap();
                 let lists = read_revocation_lists(&path).unwrap();

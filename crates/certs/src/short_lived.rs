@@ -51,11 +51,11 @@ impl ShortLivedCertificates {
         let current = match Pair::read(&folder.join(CURRENT)) {
             // One from the future means that the clock was wrong then or is now.
             Some(pair) if pair.begin <= now + BEFORE => pair,
-            _ => Pair::make(now)?,
+            _ => Pair::generate(now)?,
         };
         let next = match Pair::read(&folder.join(NEXT)) {
             Some(pair) if pair.begin == current.begin + PERIOD => pair,
-            _ => Pair::make(current.begin + PERIOD)?,
+            _ => Pair::generate(current.begin + PERIOD)?,
         };
         let mut certificates = ShortLivedCertificates { folder: folder.to_owned(), current, next };
         if !certificates.advance(now)? {
@@ -74,8 +74,8 @@ impl ShortLivedCertificates {
         }
         // It may have been off for so long that the successor's time is over too.
         let current =
-            if now < self.next.begin + PERIOD { self.next.clone() } else { Pair::make(now)? };
-        let next = Pair::make(current.begin + PERIOD)?;
+            if now < self.next.begin + PERIOD { self.next.clone() } else { Pair::generate(now)? };
+        let next = Pair::generate(current.begin + PERIOD)?;
         let changed = ShortLivedCertificates { folder: self.folder.clone(), current, next };
         changed.write()?;
         *self = changed;
@@ -130,7 +130,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn make(begin: SystemTime) -> Result<Pair, CertError> {
+    fn generate(begin: SystemTime) -> Result<Pair, CertError> {
         let mut params = CertificateParams::new(Vec::<String>::new())?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "Fulmar WebTransport");
@@ -148,7 +148,7 @@ impl Pair {
         Ok(Pair { pem, certificate, begin })
     }
 
-    /// Reads a file that [`Pair::make`] made; `None` for anything else, which is then made anew.
+    /// Reads a file that [`Pair::generate`] made; `None` for anything else, which is then made anew.
     fn read(path: &Path) -> Option<Pair> {
         let pem = String::from_utf8(files::read_own_secret(path).ok()?).ok()?;
         let certificate = files::read_chain(path).ok()?.swap_remove(0);

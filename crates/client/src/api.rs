@@ -13,9 +13,10 @@ use fulmar_mqtt::topic::{Subscription, check_name};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::dial::Dialer;
-use crate::driver::{Control, Driver, Publication};
+use crate::driver::Driver;
 use crate::error::Error;
 use crate::event_queue::{self, QueueReceiver};
+use crate::inbox::{Control, Publication};
 use crate::message::{Message, Receipt};
 use crate::options::{Options, Streams};
 use crate::url::{BrokerUrl, Transport};
@@ -113,7 +114,7 @@ pub struct PathStats {
 }
 
 impl PathStats {
-    pub(crate) fn of(transport: Transport, early_data: bool) -> PathStats {
+    pub(crate) fn new(transport: Transport, early_data: bool) -> PathStats {
         PathStats {
             transport,
             early_data,

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, BytesMut};
-use fulmar_mqtt::packet::SubscribeOptions;
-use fulmar_mqtt::{QoS, ReasonCode};
+use fulmar_mqtt::QoS;
 use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, sleep_until, timeout};
@@ -22,8 +21,9 @@ use crate::api::{Event, PathStats};
 use crate::dial::{Dialer, Dialled, Rival, ServerConnection};
 use crate::error::Error;
 use crate::event_queue::QueueSender;
+use crate::inbox::{Answered, Command, Control, Inbox, Publication, Published};
 use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
-use crate::message::{Message, Receipt};
+use crate::message::Message;
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
 use crate::pending::{after_sockets, answer, answer_all, changed, lost, or_never};
@@ -46,25 +46,6 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Publications accepted in one turn, to be written together.
 const BATCH: usize = 256;
-
-type Published = oneshot::Sender<Result<ReasonCode, Error>>;
-type Answered = oneshot::Sender<Result<Vec<ReasonCode>, Error>>;
-
-/// A message, and where to send its result.
-pub(crate) type Publication = (Message, Published);
-
-/// Commands other than publications, which must not wait behind a full queue of them.
-#[derive(Debug)]
-pub(crate) enum Control {
-    Subscribe(Vec<(String, SubscribeOptions)>, Answered),
-    Unsubscribe(Vec<String>, Answered),
-    Acknowledge(Receipt),
-    Rebind,
-    /// Asks for the connection's statistics; `None` without a connection.
-    Stats(oneshot::Sender<Option<PathStats>>),
-    /// The sender is dropped when the client is closed.
-    Disconnect(oneshot::Sender<()>),
-}
 
 pub(crate) struct Driver {
     options: Arc<Options>,
@@ -93,13 +74,6 @@ pub(crate) struct Driver {
     must_arrive: bool,
 }
 
-/// The commands' receiving ends.
-struct Inbox {
-    publications: mpsc::Receiver<Publication>,
-    control: mpsc::Receiver<Control>,
-    open: bool,
-}
-
 /// A connection while it is served, with its state.
 struct Served {
     conn: ServerConnection,
@@ -114,13 +88,6 @@ struct Served {
     look_at: Instant,
     /// When the connection is given up, unless it is up by then.
     answer_by: Instant,
-}
-
-enum Command {
-    Publish(Publication),
-    Control(Control),
-    /// Every handle was dropped.
-    End,
 }
 
 /// Why a turn of the loop was woken.
@@ -138,25 +105,6 @@ enum Wake {
     /// There is room for events again.
     Room,
     Time,
-}
-
-impl Inbox {
-    /// The next command; a publication only if there is room for it.
-    async fn next(&mut self, room: bool) -> Command {
-        if !self.open {
-            return std::future::pending().await;
-        }
-        tokio::select! {
-            control = self.control.recv() => match control {
-                Some(control) => Command::Control(control),
-                None => {
-                    self.open = false;
-                    Command::End
-                }
-            },
-            Some(publication) = self.publications.recv(), if room => Command::Publish(publication),
-        }
-    }
 }
 
 impl Driver {
@@ -498,7 +446,7 @@ impl Driver {
             Wake::Time => {
                 if *look_at <= Instant::now() {
                     *look_at = Instant::now() + LOOK;
-                    conn.quic.iter_mut().for_each(QuicConnection::look);
+                    conn.quic.iter_mut().for_each(QuicConnection::check_path);
                 }
                 self.time(*answer_by)?;
             }
@@ -521,7 +469,7 @@ impl Driver {
     }
 
     fn path_stats(&self, conn: &ServerConnection) -> PathStats {
-        let mut stats = PathStats::of(conn.transport, self.early_data);
+        let mut stats = PathStats::new(conn.transport, self.early_data);
         if let Some(quic) = &conn.quic {
             let path = quic.connection.stats();
             stats.rtt = Some(quic.connection.rtt());

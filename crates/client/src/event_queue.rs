@@ -13,13 +13,13 @@ pub(crate) fn bounded<T>(
     size: fn(&T) -> usize,
 ) -> (QueueSender<T>, QueueReceiver<T>) {
     let (sender, receiver) = mpsc::channel(items);
-    let held = Arc::new(Held { bytes: AtomicUsize::new(0), removed: Notify::new() });
+    let held = Arc::new(QueuedBytes { bytes: AtomicUsize::new(0), removed: Notify::new() });
     let queue = QueueSender { items: sender, held: Arc::clone(&held), max_bytes: bytes, size };
     (queue, QueueReceiver { items: receiver, held, size })
 }
 
 #[derive(Debug)]
-struct Held {
+struct QueuedBytes {
     bytes: AtomicUsize,
     /// Notified when the receiver has removed an item.
     removed: Notify,
@@ -28,7 +28,7 @@ struct Held {
 #[derive(Debug)]
 pub(crate) struct QueueSender<T> {
     items: mpsc::Sender<T>,
-    held: Arc<Held>,
+    held: Arc<QueuedBytes>,
     max_bytes: usize,
     size: fn(&T) -> usize,
 }
@@ -36,7 +36,7 @@ pub(crate) struct QueueSender<T> {
 #[derive(Debug)]
 pub(crate) struct QueueReceiver<T> {
     items: mpsc::Receiver<T>,
-    held: Arc<Held>,
+    held: Arc<QueuedBytes>,
     size: fn(&T) -> usize,
 }
 

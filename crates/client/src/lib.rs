@@ -11,6 +11,7 @@ mod dial;
 mod driver;
 mod error;
 mod event_queue;
+mod inbox;
 mod machine;
 mod message;
 mod network;

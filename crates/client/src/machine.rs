@@ -33,7 +33,7 @@ use crate::options::Options;
 
 use flow::{Ask, Desk, Early, Flow, NO_LIMITS, Pending, Request};
 use sign_in::SignIn;
-use stream_map::{Kept, StreamMap};
+use stream_map::{Accepted, StreamMap};
 
 pub(crate) use flow::MAX_OUT_BYTES;
 pub use stream_map::CONTROL;
@@ -101,7 +101,7 @@ pub struct Machine<P, R> {
     flows: Vec<Flow<P, R>>,
     stream_map: StreamMap,
     desk: Desk<P, R>,
-    subscriptions: Vec<Kept>,
+    subscriptions: Vec<Accepted>,
     last_sent: Instant,
     last_received: Instant,
     ping_sent: Option<Instant>,

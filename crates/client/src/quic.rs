@@ -83,9 +83,9 @@ impl Drop for QuicConnection {
     fn drop(&mut self) {
         // Before the first acknowledgement there is only an assumed round-trip time.
         if self.connection.stats().frame_rx.acks > 0 {
-            self.round_trip.keep(self.connection.rtt());
+            self.round_trip.store(self.connection.rtt());
             if let Some(copies) = &self.copies {
-                self.losses.keep(self.local, Instant::now(), share(copies).loss());
+                self.losses.store(self.local, Instant::now(), share(copies).loss());
             }
         }
     }
@@ -176,7 +176,7 @@ impl QuicDialer {
         let now = Instant::now();
         let copies = self.copies.then(|| Arc::new(Mutex::new(Copies::new(now, 0.0))));
         let socket =
-            Socket::new(remote, false, (tell.clone(), Arc::clone(&self.heard)), copies.clone());
+            Socket::new(remote, false, tell.clone(), Arc::clone(&self.heard), copies.clone());
         let socket = socket.map_err(|error| text(&error))?;
         let mut config = EndpointConfig::default();
         // Its socket belongs to this connection alone, so packets to it need no connection ID: eight bytes less each,
@@ -301,7 +301,7 @@ impl QuicConnection {
 
     /// To be called every few seconds: moves once when the server stays silent although it was sent
     /// something, as behind a NAT that has forgotten the connection.
-    pub(crate) fn look(&mut self) {
+    pub(crate) fn check_path(&mut self) {
         let stats = self.connection.stats();
         let (sent, received) = (stats.udp_tx.datagrams, stats.udp_rx.datagrams);
         if received != self.silence.received {
@@ -320,7 +320,7 @@ impl QuicConnection {
     /// Moves to a new socket; the connection follows by migration.
     pub(crate) fn rebind(&mut self) {
         let copies = self.copies.clone();
-        let moved = Socket::new(self.remote, true, (self.tell.clone(), Arc::default()), copies)
+        let moved = Socket::new(self.remote, true, self.tell.clone(), Arc::default(), copies)
             .and_then(|socket| {
                 self.endpoint.rebind_abstract(socket)?;
                 self.endpoint.local_addr()

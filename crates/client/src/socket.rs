@@ -69,7 +69,8 @@ impl Socket {
     pub(crate) fn new(
         remote: SocketAddr,
         moved: bool,
-        (events, heard): (mpsc::Sender<SocketEvent>, Arc<AtomicBool>),
+        events: mpsc::Sender<SocketEvent>,
+        heard: Arc<AtomicBool>,
         copies: Option<SharedCopies>,
     ) -> io::Result<Arc<Socket>> {
         let socket = connected(remote)?;
@@ -245,7 +246,7 @@ mod tests {
         let remote = peer.local_addr().unwrap();
         drop(peer);
         let (events, mut told) = mpsc::channel(MAX_WAITING_EVENTS);
-        let socket = Socket::new(remote, true, (events, Arc::default()), None).unwrap();
+        let socket = Socket::new(remote, true, events, Arc::default(), None).unwrap();
         socket.io.writable().await.unwrap();
         // The refusal of one datagram is reported when the next is sent; loopback may take some time.
         let deadline = Instant::now() + Duration::from_secs(20);

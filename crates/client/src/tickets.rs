@@ -41,7 +41,7 @@ impl RoundTrip {
 
     /// Stores the round-trip time of a connection. Losses in its handshake may have made that much longer than the
     /// path is, so it grows by a quarter at a time.
-    pub(crate) fn keep(&self, measured: Duration) {
+    pub(crate) fn store(&self, measured: Duration) {
         let most = USUAL.max(self.to_begin_with() * 5 / 4);
         let kept = measured.min(most).as_micros();
         self.0.store(u64::try_from(kept).unwrap_or(0), Relaxed);
@@ -67,7 +67,7 @@ impl Losses {
     }
 
     /// Keeps what a connection has lost.
-    pub(crate) fn keep(&self, local: IpAddr, now: Instant, share: f64) {
+    pub(crate) fn store(&self, local: IpAddr, now: Instant, share: f64) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((local, now, share));
     }
 }
@@ -82,7 +82,7 @@ mod tests {
         let [here, there] = [IpAddr::from([192, 0, 2, 1]), IpAddr::from([198, 51, 100, 1])];
         let expected = |local, after| memory.clone().to_expect(local, now + after);
         assert_eq!(expected(here, Duration::ZERO), 0.0);
-        memory.keep(here, now, 0.25);
+        memory.store(here, now, 0.25);
         assert_eq!(expected(here, BELIEVED), 0.25);
         assert_eq!(expected(here, BELIEVED + Duration::from_secs(1)), 0.0);
         assert_eq!(expected(there, Duration::ZERO), 0.0);
@@ -93,17 +93,17 @@ mod tests {
         let memory = RoundTrip::default();
         let ms = Duration::from_millis;
         assert_eq!(memory.to_begin_with(), USUAL);
-        memory.keep(ms(100));
+        memory.store(ms(100));
         assert_eq!(memory.clone().to_begin_with(), ms(100));
-        memory.keep(ms(1100));
+        memory.store(ms(1100));
         assert_eq!(memory.to_begin_with(), USUAL);
-        memory.keep(ms(700));
+        memory.store(ms(700));
         assert_eq!(memory.to_begin_with(), USUAL * 5 / 4);
         for _ in 0..4 {
-            memory.keep(ms(700));
+            memory.store(ms(700));
         }
         assert_eq!(memory.to_begin_with(), ms(700));
-        memory.keep(ms(2));
+        memory.store(ms(2));
         assert_eq!(memory.to_begin_with(), LEAST);
     }
 }

@@ -241,7 +241,7 @@ fn options(settings: &Settings, unanswered: Unanswered) -> Result<ConnectOptions
             }
         })
         .reconnect_to_server_callback({
-            let turn = Arc::new(Turn::default());
+            let turn = Arc::new(ServerRotation::default());
             move |servers, _| {
                 let turn = Arc::clone(&turn);
                 async move { turn.next(&servers) }
@@ -255,9 +255,9 @@ fn options(settings: &Settings, unanswered: Unanswered) -> Result<ConnectOptions
 
 /// Choice of the next server: of those with the fewest failures, the one behind the last in the list.
 #[derive(Default)]
-struct Turn(Mutex<Option<usize>>);
+struct ServerRotation(Mutex<Option<usize>>);
 
-impl Turn {
+impl ServerRotation {
     /// `None` lets the client try all in some order; so at the first connection, for which it makes one attempt.
     fn next(&self, servers: &[Server]) -> Option<ReconnectToServer> {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn each_connection_is_to_another_server_than_the_last_one() {
-        let turn = Turn::default();
+        let turn = ServerRotation::default();
         let next = |failed| turn.next(&servers(failed)).unwrap().addr.host().to_owned();
         assert_eq!(
             [next([0; 3]), next([0; 3]), next([0; 3])],
@@ -366,6 +366,6 @@ mod tests {
     fn the_first_connection_tries_all() {
         let mut servers = servers([0; 3]);
         servers[0].did_connect = false;
-        assert!(Turn::default().next(&servers).is_none());
+        assert!(ServerRotation::default().next(&servers).is_none());
     }
 }

@@ -61,7 +61,7 @@ impl Control {
             if let Ok(store) = jetstream.get_key_value(BUCKET).await {
                 return Ok(store);
             }
-            jetstream.create_key_value(config).await.map_err(|error| Error::of(what, &error))
+            jetstream.create_key_value(config).await.map_err(|error| Error::new(what, &error))
         })?;
         Ok(Control { connection: connection.clone(), store })
     }
@@ -76,12 +76,12 @@ impl Control {
         let what = "a control record of the cluster";
         self.connection.wait(what, READ, async {
             let stream = self.connection.jetstream().get_stream_no_info(STREAM).await;
-            let stream = stream.map_err(|error| Error::of(what, &error))?;
+            let stream = stream.map_err(|error| Error::new(what, &error))?;
             let subject = format!("{SUBJECT}{key}");
             match stream.get_last_raw_message_by_subject(&subject).await {
                 Ok(message) => Ok(entry(message)),
                 Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-                Err(error) => Err(Error::of(what, &error)),
+                Err(error) => Err(Error::new(what, &error)),
             }
         })
     }
@@ -114,12 +114,12 @@ impl Control {
     ///
     /// # Errors
     /// JetStream's.
-    pub fn put(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+    pub fn overwrite(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         let what = "a control record of the cluster";
         let value = Bytes::copy_from_slice(value);
         self.connection.wait(what, ATTEMPT, async {
             let put = self.store.put(key, value).await;
-            put.map(drop).map_err(|error| Error::of(what, &error))
+            put.map(drop).map_err(|error| Error::new(what, &error))
         })
     }
 
@@ -130,7 +130,7 @@ impl Control {
     pub fn remove(&self, key: &str) -> Result<(), Error> {
         let what = "a control record of the cluster";
         self.connection.wait(what, REQUEST, async {
-            self.store.purge(key).await.map_err(|error| Error::of(what, &error))
+            self.store.purge(key).await.map_err(|error| Error::new(what, &error))
         })
     }
 
@@ -141,10 +141,10 @@ impl Control {
     pub fn keys(&self, prefix: &str) -> Result<Vec<String>, Error> {
         let what = "the control records of the cluster";
         self.connection.wait(what, REQUEST, async {
-            let mut keys = self.store.keys().await.map_err(|error| Error::of(what, &error))?;
+            let mut keys = self.store.keys().await.map_err(|error| Error::new(what, &error))?;
             let mut found = Vec::new();
             while let Some(key) = keys.next().await {
-                let key = key.map_err(|error| Error::of(what, &error))?;
+                let key = key.map_err(|error| Error::new(what, &error))?;
                 if key.starts_with(prefix) {
                     found.push(key);
                 }

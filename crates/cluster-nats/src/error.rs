@@ -135,7 +135,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn of(what: &'static str, error: &dyn std::fmt::Display) -> Error {
+    pub(crate) fn new(what: &'static str, error: &dyn std::fmt::Display) -> Error {
         Error::JetStream { what, detail: error.to_string() }
     }
 }

@@ -142,7 +142,7 @@ impl LogStream {
         };
         connection.wait(what, REQUEST * 2, async {
             let created = connection.jetstream().create_stream(config).await;
-            created.map(drop).map_err(|error| Error::of(what, &error))
+            created.map(drop).map_err(|error| Error::new(what, &error))
         })?;
         LogStream::open(connection, true)
     }
@@ -157,7 +157,7 @@ impl LogStream {
             let stream = connection.jetstream().get_stream(STREAM).await;
             let stream = stream.map_err(|error| match error.kind() {
                 GetStreamErrorKind::JetStream(error) if error.code() == 404 => Error::NoCluster,
-                _ => Error::of(what, &error),
+                _ => Error::new(what, &error),
             })?;
             Ok(stream.cached_info().clone())
         })?;
@@ -218,7 +218,7 @@ impl LogStream {
         let what = "the state of the cluster's log";
         let info = self.connection.wait(what, limit, async {
             let stream = self.connection.jetstream().get_stream(STREAM).await;
-            Ok(stream.map_err(|error| Error::of(what, &error))?.cached_info().clone())
+            Ok(stream.map_err(|error| Error::new(what, &error))?.cached_info().clone())
         })?;
         let cluster = info.cluster.as_ref();
         let followers = cluster.map_or(0, |c| c.replicas.iter().filter(|r| r.current).count());
@@ -284,11 +284,11 @@ impl LogStream {
         let what = "a record of the cluster's log";
         self.connection.wait(what, READ, async {
             let stream = self.connection.jetstream().get_stream_no_info(STREAM).await;
-            let stream = stream.map_err(|error| Error::of(what, &error))?;
+            let stream = stream.map_err(|error| Error::new(what, &error))?;
             match stream.get_raw_message(number).await {
                 Ok(message) => Ok(Some(Record::new(number, message.payload, &message.headers))),
                 Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
-                Err(error) => Err(Error::of(what, &error)),
+                Err(error) => Err(Error::new(what, &error)),
             }
         })
     }
@@ -339,7 +339,7 @@ impl LogStream {
         let what = "reading the cluster's log";
         let client = self.connection.client();
         let inbox = client.new_inbox();
-        let failed = |error: &dyn std::fmt::Display| Error::of(what, error);
+        let failed = |error: &dyn std::fmt::Display| Error::new(what, error);
         let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
         let request = serde_json::json!({
             "seq": number, "batch": READ_RECORDS, "max_bytes": READ_BYTES, "next_by_subj": SUBJECT,
@@ -383,7 +383,7 @@ impl LogStream {
         let what = "removing the cluster's log";
         self.connection.wait(what, PURGE, async {
             let removed = self.connection.jetstream().delete_stream(STREAM).await;
-            removed.map(drop).map_err(|error| Error::of(what, &error))
+            removed.map(drop).map_err(|error| Error::new(what, &error))
         })
     }
 
@@ -395,9 +395,9 @@ impl LogStream {
         let what = "removing records of the cluster's log";
         self.connection.wait(what, PURGE, async {
             let stream = self.connection.jetstream().get_stream_no_info(STREAM).await;
-            let stream = stream.map_err(|error| Error::of(what, &error))?;
+            let stream = stream.map_err(|error| Error::new(what, &error))?;
             let purged = stream.purge().sequence(number).await;
-            purged.map(drop).map_err(|error| Error::of(what, &error))
+            purged.map(drop).map_err(|error| Error::new(what, &error))
         })
     }
 }

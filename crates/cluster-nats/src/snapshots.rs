@@ -77,7 +77,7 @@ impl Snapshots {
             if let Ok(store) = jetstream.get_object_store(BUCKET).await {
                 return Ok(store);
             }
-            jetstream.create_object_store(config).await.map_err(|error| Error::of(what, &error))
+            jetstream.create_object_store(config).await.map_err(|error| Error::new(what, &error))
         })?;
         Ok(Snapshots { connection: connection.clone(), store })
     }
@@ -87,7 +87,7 @@ impl Snapshots {
     /// # Errors
     /// The file cannot be read, or JetStream's; or [`Error::GivenUp`]. What NATS has by then remains until a
     /// [`Snapshots::sweep`]; if all of it was there, the snapshot may be stored although NATS has not answered yet.
-    pub fn put(
+    pub fn upload(
         &self,
         number: u64,
         file: &Path,
@@ -108,7 +108,7 @@ impl Snapshots {
             };
             let mut from = Contents(File::open(file).map_err(failed)?);
             let info = self.store.put(metadata, &mut from).await;
-            let info = info.map_err(|error| Error::of(what, &error))?;
+            let info = info.map_err(|error| Error::new(what, &error))?;
             Ok(snapshot(number, info))
         })
     }
@@ -120,10 +120,10 @@ impl Snapshots {
     pub fn list(&self) -> Result<Vec<Snapshot>, Error> {
         let what = "listing snapshots";
         self.connection.wait(what, REQUEST, async {
-            let mut objects = self.store.list().await.map_err(|error| Error::of(what, &error))?;
+            let mut objects = self.store.list().await.map_err(|error| Error::new(what, &error))?;
             let mut found = Vec::new();
             while let Some(object) = objects.next().await {
-                let object = object.map_err(|error| Error::of(what, &error))?;
+                let object = object.map_err(|error| Error::new(what, &error))?;
                 let number = object.name.strip_prefix(PREFIX).and_then(|n| n.parse().ok());
                 found.extend(number.map(|number| snapshot(number, object)));
             }
@@ -143,8 +143,8 @@ impl Snapshots {
         let name = Snapshot::name(snapshot.number);
         self.connection.wait(what, TRANSFER, async {
             let mut object = self.store.get(&name).await.map_err(|error| match error.kind() {
-                GetErrorKind::NotFound => Error::of(what, &format!("there is no {name}")),
-                _ => Error::of(what, &error),
+                GetErrorKind::NotFound => Error::new(what, &format!("there is no {name}")),
+                _ => Error::new(what, &error),
             })?;
             let private = File::options().write(true).create_new(true).mode(0o600).open(file);
             let mut to = private.map_err(failed)?;
@@ -152,7 +152,7 @@ impl Snapshots {
             let mut buffer = vec![0; CHUNK];
             loop {
                 let read = object.read(&mut buffer).await;
-                let read = read.map_err(|error| Error::of(what, &error))?;
+                let read = read.map_err(|error| Error::new(what, &error))?;
                 if read == 0 {
                     break;
                 }
@@ -176,7 +176,7 @@ impl Snapshots {
         let what = "removing a snapshot";
         self.connection.wait(what, REQUEST, async {
             let removed = self.store.delete(Snapshot::name(number)).await;
-            removed.map_err(|error| Error::of(what, &error))
+            removed.map_err(|error| Error::new(what, &error))
         })
     }
 }

@@ -58,17 +58,17 @@ impl Sweep {
         let info: Value = jetstream
             .request(format!("STREAM.INFO.{name}"), &json!({}))
             .await
-            .map_err(|error| Error::of(WHAT, &error))?;
+            .map_err(|error| Error::new(WHAT, &error))?;
         let now = info["ts"].as_str().and_then(|now| parse_rfc3339(now).ok());
-        let now = now.ok_or_else(|| Error::of(WHAT, &"NATS does not report its time"))?;
+        let now = now.ok_or_else(|| Error::new(WHAT, &"NATS does not report its time"))?;
         let stream = jetstream.get_stream_no_info(name).await;
-        let stream = stream.map_err(|error| Error::of(WHAT, &error))?;
+        let stream = stream.map_err(|error| Error::new(WHAT, &error))?;
         Ok(Sweep { stream, now: now.into(), age })
     }
 
     /// The subjects of chunks (`C`), or of objects (`M`).
     async fn subjects(&self, kind: &str) -> Result<Vec<String>, Error> {
-        let failed = |error| Error::of(WHAT, &error);
+        let failed = |error| Error::new(WHAT, &error);
         let found = self.stream.info_with_subjects(format!("$O.{BUCKET}.{kind}.*")).await;
         let found = found.map_err(failed)?.map_ok(|(subject, _)| subject);
         found.try_collect().await.map_err(failed)
@@ -78,7 +78,7 @@ impl Sweep {
         match self.stream.get_last_raw_message_by_subject(subject).await {
             Ok(message) => Ok(Some(message)),
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(Error::of(WHAT, &error)),
+            Err(error) => Err(Error::new(WHAT, &error)),
         }
     }
 
@@ -95,7 +95,7 @@ impl Sweep {
             let Some(message) = self.newest(&subject).await? else { continue };
             // Nothing is removed if one cannot be read: it may refer to any chunk.
             let object: ObjectInfo = serde_json::from_slice(&message.payload)
-                .map_err(|error| Error::of(WHAT, &format!("{subject}: {error}")))?;
+                .map_err(|error| Error::new(WHAT, &format!("{subject}: {error}")))?;
             if !object.deleted {
                 used.insert(object.nuid);
             } else if self.is_old(&message) {
@@ -116,7 +116,7 @@ impl Sweep {
     /// Only what was looked at: there may be something newer by now.
     async fn remove(&self, subject: &str, newest: u64) -> Result<(), Error> {
         let removed = self.stream.purge().filter(subject).sequence(newest + 1).await;
-        removed.map(drop).map_err(|error| Error::of(WHAT, &error))
+        removed.map(drop).map_err(|error| Error::new(WHAT, &error))
     }
 }
 

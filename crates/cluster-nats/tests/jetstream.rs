@@ -176,8 +176,8 @@ fn control_records_change_by_compare_and_swap() {
     assert!(matches!(control.swap("lease", b"b", first), Err(AppendError::Refused(_))));
     let entry = control.get("lease").unwrap().unwrap();
     assert_eq!((entry.revision, &entry.value[..]), (second, &b"a"[..]));
-    control.put("node.b", b"2").unwrap();
-    control.put("node.a", b"1").unwrap();
+    control.overwrite("node.b", b"2").unwrap();
+    control.overwrite("node.a", b"1").unwrap();
     assert_eq!(control.keys("node.").unwrap(), ["node.a", "node.b"]);
     control.remove("node.a").unwrap();
     assert_eq!(control.keys("node.").unwrap(), ["node.b"]);
@@ -195,9 +195,9 @@ fn snapshots_come_back_whole() {
     let contents: Vec<u8> = (0..1_000_000_u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect();
     std::fs::write(&file, &contents).unwrap();
     let notes = HashMap::from([("epoch".to_owned(), "7".to_owned())]);
-    let stored = snapshots.put(41, &file, notes, &GiveUp::default()).unwrap();
+    let stored = snapshots.upload(41, &file, notes, &GiveUp::default()).unwrap();
     std::fs::write(&file, b"newer").unwrap();
-    snapshots.put(107, &file, HashMap::new(), &GiveUp::default()).unwrap();
+    snapshots.upload(107, &file, HashMap::new(), &GiveUp::default()).unwrap();
     let list = snapshots.list().unwrap();
     assert_eq!(list.iter().map(|s| s.number).collect::<Vec<_>>(), [107, 41]);
     assert_eq!(list[1], stored);
@@ -249,7 +249,7 @@ fn give_up_midway(
     let (give_up, before) = (GiveUp::default(), objects.messages());
     std::thread::scope(|scope| {
         let upload = scope.spawn(|| {
-            let stored = snapshots.put(50, file, HashMap::new(), &give_up);
+            let stored = snapshots.upload(50, file, HashMap::new(), &give_up);
             (stored.unwrap_err(), Instant::now())
         });
         poll("chunks", || (objects.messages() > before + 2).then_some(()));
@@ -274,8 +274,8 @@ fn an_upload_that_is_given_up_ends_at_once_and_what_it_leaves_is_removed() {
     let contents = vec![7; 300_000];
     std::fs::write(&small, &contents).unwrap();
     std::fs::File::create(&large).unwrap().set_len(64 << 20).unwrap();
-    let kept = snapshots.put(41, &small, HashMap::new(), &never).unwrap();
-    snapshots.put(42, &small, HashMap::new(), &never).unwrap();
+    let kept = snapshots.upload(41, &small, HashMap::new(), &never).unwrap();
+    snapshots.upload(42, &small, HashMap::new(), &never).unwrap();
     snapshots.remove(42).unwrap();
     assert_eq!(objects.messages(), 3 + 1 + 1, "the kept one, and that the other was removed");
     for answers in [true, false] {

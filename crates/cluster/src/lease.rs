@@ -89,7 +89,7 @@ pub struct Watch {
 impl Watch {
     /// The control record is asked for now. That there is no answer changes nothing: a lease that could be renewed
     /// meanwhile has another revision, and is not taken.
-    pub fn ask(&mut self, now: Instant) {
+    pub fn request_sent(&mut self, now: Instant) {
         let since_last = self.asked_at.map(|at| now.saturating_duration_since(at));
         if since_last.is_none_or(|gap| gap > LONGEST_GAP) {
             self.unchanged_since = None;
@@ -97,9 +97,9 @@ impl Watch {
         self.asked_at = Some(now);
     }
 
-    /// The control record has this revision at `now`, when its answer arrived; `released`: its holder has given it back,
-    /// or nobody has had it. Returns whether the lease may be taken, by replacing this revision.
-    pub fn look(&mut self, revision: u64, released: bool, now: Instant) -> bool {
+    /// The control record has this revision at `now`, when its answer arrived; `released`: its holder has given it
+    /// back, or nobody has had it. Returns whether the lease may be taken, by replacing this revision.
+    pub fn observe(&mut self, revision: u64, released: bool, now: Instant) -> bool {
         if self.revision != Some(revision) {
             self.unchanged_since = None;
         }
@@ -175,8 +175,8 @@ mod tests {
 
     /// Looks, with an answer at once.
     fn look(watch: &mut Watch, revision: u64, now: Instant) -> bool {
-        watch.ask(now);
-        watch.look(revision, false, now)
+        watch.request_sent(now);
+        watch.observe(revision, false, now)
     }
 
     /// Seconds of looking once a second until the lease may be taken.
@@ -189,14 +189,14 @@ mod tests {
         let (mut watch, start) = (Watch::default(), Instant::now());
         assert_eq!(free_after(&mut watch, start, 7), Some(4));
         assert_eq!(free_after(&mut watch, start + 5 * SECOND, 8), Some(4), "it was renewed");
-        assert!(watch.look(9, true, start + 10 * SECOND), "released");
+        assert!(watch.observe(9, true, start + 10 * SECOND), "released");
     }
 
     #[test]
     fn looks_without_an_answer_do_not_prolong_the_wait() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         assert!(!look(&mut watch, 7, start));
-        (1..9).for_each(|second| watch.ask(start + second * SECOND));
+        (1..9).for_each(|second| watch.request_sent(start + second * SECOND));
         assert!(!look(&mut watch, 7, start + 9 * SECOND), "first its holder may renew it");
         assert!(look(&mut watch, 7, start + 10 * SECOND));
         watch.unanswered(start + 10 * SECOND);

@@ -18,7 +18,7 @@
 //!
 //! # To take over
 //!
-//! 1. [`Watch::look`] says that the lease is free. The node swaps the control record, and has a [`Holder`].
+//! 1. [`Watch::observe`] says that the lease is free. The node swaps the control record, and has a [`Holder`].
 //! 2. It reads the log to its end, and appends its claim there. The claim behind a position is always the same record, so
 //!    whatever the answer is, it reads on: if its own claim comes, it is the writer; if another record comes, it claims
 //!    again behind that; if none comes, it appends the same record again.

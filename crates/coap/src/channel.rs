@@ -62,7 +62,7 @@ struct Flight {
 }
 
 #[derive(Debug)]
-struct Seen {
+struct RecentMessage {
     id: u16,
     until: Instant,
     answer: Answer,
@@ -85,7 +85,7 @@ pub(crate) struct Channel {
     next_id: u16,
     flight: Option<Flight>,
     waiting: VecDeque<(Tag, Packet)>,
-    seen: VecDeque<Seen>,
+    seen: VecDeque<RecentMessage>,
     /// Message IDs of non-confirmable messages that a reset may still refuse.
     non_confirmable: VecDeque<(u16, Tag)>,
 }
@@ -147,7 +147,7 @@ impl Channel {
             self.seen.pop_front();
         }
         let until = now + self.timing.exchange_lifetime;
-        self.seen.push_back(Seen { id, until, answer: Answer::None });
+        self.seen.push_back(RecentMessage { id, until, answer: Answer::None });
         Received::New
     }
 

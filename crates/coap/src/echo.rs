@@ -23,8 +23,7 @@ impl Echo {
         Echo { key: hmac::Key::new(hmac::HMAC_SHA256, secret), start }
     }
 
-    /// The value for this peer now.
-    pub(crate) fn make(&self, now: Instant, peer: &[u8]) -> Vec<u8> {
+    pub(crate) fn value_for(&self, now: Instant, peer: &[u8]) -> Vec<u8> {
         let seconds = self.seconds(now).to_be_bytes();
         let mut value = seconds.to_vec();
         value.extend_from_slice(&self.mac(seconds, peer)[..MAC_BYTES]);
@@ -62,7 +61,7 @@ mod tests {
     fn only_the_peer_it_was_made_for_and_only_for_a_while() {
         let start = Instant::now();
         let echo = Echo::new(&[3; 32], start);
-        let value = echo.make(start, b"a");
+        let value = echo.value_for(start, b"a");
         assert!(echo.is_fresh(start + FRESH, b"a", &value));
         assert!(!echo.is_fresh(start + FRESH * 2, b"a", &value));
         assert!(!echo.is_fresh(start, b"b", &value));

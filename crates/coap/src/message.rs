@@ -17,29 +17,29 @@ pub mod code {
     use super::Code;
 
     pub const EMPTY: Code = 0;
-    pub const CREATED: Code = of(2, 1);
-    pub const DELETED: Code = of(2, 2);
-    pub const VALID: Code = of(2, 3);
-    pub const CHANGED: Code = of(2, 4);
-    pub const CONTENT: Code = of(2, 5);
-    pub const CONTINUE: Code = of(2, 31);
-    pub const BAD_REQUEST: Code = of(4, 0);
-    pub const UNAUTHORIZED: Code = of(4, 1);
-    pub const BAD_OPTION: Code = of(4, 2);
-    pub const FORBIDDEN: Code = of(4, 3);
-    pub const NOT_FOUND: Code = of(4, 4);
-    pub const METHOD_NOT_ALLOWED: Code = of(4, 5);
-    pub const NOT_ACCEPTABLE: Code = of(4, 6);
-    pub const INCOMPLETE: Code = of(4, 8);
-    pub const TOO_LARGE: Code = of(4, 13);
-    pub const UNSUPPORTED_FORMAT: Code = of(4, 15);
-    pub const TOO_MANY_REQUESTS: Code = of(4, 29);
-    pub const INTERNAL_ERROR: Code = of(5, 0);
-    pub const UNAVAILABLE: Code = of(5, 3);
-    pub const GATEWAY_TIMEOUT: Code = of(5, 4);
-    pub const NO_PROXYING: Code = of(5, 5);
+    pub const CREATED: Code = code_from(2, 1);
+    pub const DELETED: Code = code_from(2, 2);
+    pub const VALID: Code = code_from(2, 3);
+    pub const CHANGED: Code = code_from(2, 4);
+    pub const CONTENT: Code = code_from(2, 5);
+    pub const CONTINUE: Code = code_from(2, 31);
+    pub const BAD_REQUEST: Code = code_from(4, 0);
+    pub const UNAUTHORIZED: Code = code_from(4, 1);
+    pub const BAD_OPTION: Code = code_from(4, 2);
+    pub const FORBIDDEN: Code = code_from(4, 3);
+    pub const NOT_FOUND: Code = code_from(4, 4);
+    pub const METHOD_NOT_ALLOWED: Code = code_from(4, 5);
+    pub const NOT_ACCEPTABLE: Code = code_from(4, 6);
+    pub const INCOMPLETE: Code = code_from(4, 8);
+    pub const TOO_LARGE: Code = code_from(4, 13);
+    pub const UNSUPPORTED_FORMAT: Code = code_from(4, 15);
+    pub const TOO_MANY_REQUESTS: Code = code_from(4, 29);
+    pub const INTERNAL_ERROR: Code = code_from(5, 0);
+    pub const UNAVAILABLE: Code = code_from(5, 3);
+    pub const GATEWAY_TIMEOUT: Code = code_from(5, 4);
+    pub const NO_PROXYING: Code = code_from(5, 5);
 
-    const fn of(class: u8, detail: u8) -> Code {
+    const fn code_from(class: u8, detail: u8) -> Code {
         class << 5 | detail
     }
 
@@ -67,7 +67,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub(crate) fn of(code: Code) -> Option<Method> {
+    pub(crate) fn from_code(code: Code) -> Option<Method> {
         match code {
             1 => Some(Method::Get),
             2 => Some(Method::Post),

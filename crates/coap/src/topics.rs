@@ -68,17 +68,17 @@ pub fn content_format(name: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn of(segments: &[&str]) -> Result<String, String> {
+    fn topic_of(segments: &[&str]) -> Result<String, String> {
         topic(&segments.iter().map(|&segment| segment.to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
     fn paths_are_topics_and_back() {
-        assert_eq!(of(&["plant", "temp"]).unwrap(), "plant/temp");
-        assert_eq!(of(&["plant", ""]).unwrap(), "plant/");
+        assert_eq!(topic_of(&["plant", "temp"]).unwrap(), "plant/temp");
+        assert_eq!(topic_of(&["plant", ""]).unwrap(), "plant/");
         assert_eq!(path("plant/temp"), ["ps", "plant", "temp"]);
         for bad in [&["a/b"][..], &["+"], &["a", "#"], &[], &["a\0"]] {
-            assert!(of(bad).is_err(), "{bad:?}");
+            assert!(topic_of(bad).is_err(), "{bad:?}");
         }
     }
 

@@ -37,7 +37,7 @@ impl Kind {
     }
 
     /// Whether a line may be written now, and then how many were left out before.
-    fn take(&mut self, now: Instant) -> Option<u64> {
+    fn admit_line(&mut self, now: Instant) -> Option<u64> {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         (self.room, self.at) = ((self.room + passed * PER_S).min(AT_ONCE), now);
         if self.room < 1.0 {
@@ -58,7 +58,7 @@ impl<S: Subscriber> Layer<S> for Flood {
         let taken = {
             let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
             let kind = kinds.entry(event.metadata().callsite());
-            kind.or_insert_with(|| Kind::new(now)).take(now)
+            kind.or_insert_with(|| Kind::new(now)).admit_line(now)
         };
         if let Some(left_out @ 1..) = taken {
             tracing::warn!(left_out, "lines like the next were omitted");
@@ -76,10 +76,14 @@ mod tests {
     fn a_flood_is_cut_and_counted() {
         let start = Instant::now();
         let mut kind = Kind::new(start);
-        let written = (0..1000).filter(|_| kind.take(start).is_some()).count();
+        let written = (0..1000).filter(|_| kind.admit_line(start).is_some()).count();
         assert_eq!(written, 200);
-        assert_eq!(kind.take(start + Duration::from_secs(1)), Some(800));
-        assert_eq!(kind.take(start + Duration::from_secs(1)), Some(0));
-        assert_eq!(kind.take(start + Duration::from_secs(3600)), Some(0), "room for 200 again");
+        assert_eq!(kind.admit_line(start + Duration::from_secs(1)), Some(800));
+        assert_eq!(kind.admit_line(start + Duration::from_secs(1)), Some(0));
+        assert_eq!(
+            kind.admit_line(start + Duration::from_secs(3600)),
+            Some(0),
+            "room for 200 again"
+        );
     }
 }

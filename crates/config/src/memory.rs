@@ -152,11 +152,11 @@ mod tests {
     #[test]
     fn the_parts_leave_room_for_the_program() {
         let parts = Parts::divide(512_000_000);
-        let accounts: usize = Account::ALL.iter().map(|account| parts.broker.of(*account)).sum();
-        let all = accounts + parts.broker.of(Account::Output);
+        let accounts: usize = Account::ALL.iter().map(|account| parts.broker.limit(*account)).sum();
+        let all = accounts + parts.broker.limit(Account::Output);
         let all = all + parts.incomplete + parts.bodies + parts.coap;
         assert!(all < 512_000_000 * 9 / 10, "{all}");
-        assert!(parts.retained < parts.broker.of(Account::Messages) / 2);
+        assert!(parts.retained < parts.broker.limit(Account::Messages) / 2);
         assert_eq!(parts.http_connections, 2000);
     }
 

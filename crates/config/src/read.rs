@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use fulmar_text::words::{self, Place};
+use fulmar_text::words::{self, TextPosition};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
@@ -111,7 +111,8 @@ fn completed(text: &str) -> String {
 /// Parses TOML; an error begins with line and column and shows the line.
 fn parse<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(text).map_err(|error| {
-        let Place { line, column, shown } = words::place(text, error.span().unwrap_or(0..0).start);
+        let TextPosition { line, column, shown } =
+            words::place(text, error.span().unwrap_or(0..0).start);
         format!("{line}:{column}: {}\n  {shown}", explain(&error))
     })
 }

@@ -37,7 +37,7 @@ pub struct StorePart {
 }
 
 impl StorePart {
-    fn of(store: u64) -> StorePart {
+    fn numbered(store: u64) -> StorePart {
         let percent = |share: u64| store / 100 * share;
         let count = |share: u64| usize::try_from(percent(share)).unwrap_or(usize::MAX);
         StorePart {
@@ -58,7 +58,7 @@ impl StorePart {
     pub fn lower(&self, mut parts: Parts) -> Parts {
         let lowered = [(Account::Sessions, self.sessions), (Account::Messages, self.messages)];
         for (account, most) in lowered {
-            parts.broker = parts.broker.with(account, parts.broker.of(account).min(most));
+            parts.broker = parts.broker.with(account, parts.broker.limit(account).min(most));
         }
         // Within the account for messages.
         parts.retained = parts.retained.min(self.messages / 3);
@@ -77,7 +77,7 @@ impl Config {
         } else {
             // Checked when the configuration was read.
             let budget = self.limits.disk.bytes(&self.data_dir()).unwrap_or(u64::MAX);
-            StorePart::of(self.store_bytes_of(budget))
+            StorePart::numbered(self.store_bytes_of(budget))
         };
         part.database = part.database.saturating_add(self.shared_platform_bytes());
         Some(part)
@@ -161,9 +161,9 @@ mod tests {
         let disk = part("[limits]\ndisk = \"64MB\"\n").unwrap();
         let parts = disk.lower(Parts::divide(8_000_000_000));
         let counted =
-            (parts.broker.of(Account::Sessions) + parts.broker.of(Account::Messages)) as u64;
+            (parts.broker.limit(Account::Sessions) + parts.broker.limit(Account::Messages)) as u64;
         assert!(2 * counted <= disk.database + disk.log_pages * PAGE_BYTES, "{counted}");
-        assert!(parts.retained < parts.broker.of(Account::Messages) / 2);
+        assert!(parts.retained < parts.broker.limit(Account::Messages) / 2);
         let ample = part("[limits]\ndisk = \"100GB\"\n").unwrap();
         assert_eq!(ample.lower(Parts::divide(512_000_000)), Parts::divide(512_000_000));
     }

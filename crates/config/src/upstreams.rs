@@ -53,7 +53,9 @@ impl Config {
         let file = |upstream: &Upstream| upstream.outbox.dead_letter_file.display().to_string();
         differ(&on, "outbox: dead_letter_file", file, "each writes and renames its own")?;
         let pairs = on.iter().flat_map(|one| on.iter().map(move |other| (*one, *other)));
-        pairs.filter(|(one, other)| !std::ptr::eq(*one, *other)).try_for_each(no_endless_loop)
+        pairs
+            .filter(|(one, other)| !std::ptr::eq(*one, *other))
+            .try_for_each(|(one, other)| no_endless_loop(one, other))
     }
 }
 
@@ -81,7 +83,7 @@ fn differ(
 
 /// If both addresses lead to the same broker, messages of one could return by the other for ever: the broker excludes
 /// only what the same client has sent, and 3.1.1 has no property that lists the gateways passed.
-fn no_endless_loop((one, other): (&Upstream, &Upstream)) -> Result<(), Usage> {
+fn no_endless_loop(one: &Upstream, other: &Upstream) -> Result<(), Usage> {
     if one.version == Version::V5 && other.version == Version::V5 {
         return Ok(());
     }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crate::baseline_loss::BaselineLoss;
 use crate::choice::INITIAL_WINDOW_BYTES;
 use crate::cubic::{BETA, Cubic};
+use crate::loss_trial::LossTrial;
 use crate::path::{BaseRtt, Delivered, Round};
 
 /// Up to this many initial windows, the window grows even while the application sends little.
@@ -103,28 +104,6 @@ enum Mode {
         full_at: Instant,
         shallow: bool,
     },
-}
-
-/// Half the window for some rounds, to see whether fewer packets are lost.
-#[derive(Clone, Copy, Debug)]
-struct LossTrial {
-    /// The former window.
-    before: f64,
-    /// The former delivery rate in bytes per second.
-    rate: f64,
-    /// Halfway between the baseline loss and the loss that caused the trial.
-    middle: f64,
-    rounds: u32,
-    acked: f64,
-    lost: f64,
-    time: Duration,
-}
-
-impl LossTrial {
-    fn new(before: f64, rate: f64, middle: f64) -> LossTrial {
-        let (acked, lost, time) = (0.0, 0.0, Duration::ZERO);
-        LossTrial { before, rate, middle, rounds: 0, acked, lost, time }
-    }
 }
 
 /// Delay-based congestion control that tolerates random loss. See the README.

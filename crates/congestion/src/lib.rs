@@ -9,6 +9,7 @@ pub mod copies;
 mod cubic;
 mod delay_aware_cubic;
 mod delay_based;
+mod loss_trial;
 mod path;
 mod quic;
 

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use fulmar_congestion::copies::{Copies, MAX_COPIES, Plan, Sent};
+use fulmar_congestion::copies::{Copies, MAX_COPIES, Plan, SentDatagram};
 use proptest::prelude::*;
 
 /// UDP's header and IPv4's.
@@ -11,7 +11,7 @@ const HEADERS: u64 = 28;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Sent(Sent),
+    Sent(SentDatagram),
     News { round_trip_us: u32, sent: u16, lost: u16 },
     Acknowledged,
     Moved,
@@ -21,7 +21,7 @@ fn event() -> impl Strategy<Value = Event> {
     let bytes = prop_oneof![3 => 20..300usize, 1 => 300..1500usize, 1 => any::<usize>()];
     let sent = (bytes, prop::bool::weighted(0.2), prop::bool::weighted(0.9)).prop_map(
         |(bytes, is_handshake, is_validated)| {
-            Event::Sent(Sent { bytes, is_handshake, is_validated })
+            Event::Sent(SentDatagram { bytes, is_handshake, is_validated })
         },
     );
     let round_trip = prop_oneof![4 => 70_000..75_000u32, 1 => any::<u32>()];
@@ -35,8 +35,8 @@ fn pause() -> impl Strategy<Value = Duration> {
 }
 
 /// A small datagram of a kept connection.
-fn small(bytes: usize) -> Sent {
-    Sent { bytes, is_handshake: false, is_validated: true }
+fn small(bytes: usize) -> SentDatagram {
+    SentDatagram { bytes, is_handshake: false, is_validated: true }
 }
 
 /// Sends one small datagram each 20 ms over a path that loses some, until `news` says how it loses them.
@@ -121,7 +121,7 @@ proptest! {
         let mut copies = Copies::new(now, 0.0);
         for number in 0..3000u32 {
             now += Duration::from_millis(20);
-            let plan = copies.sent(now, Sent { bytes, ..small(0) });
+            let plan = copies.sent(now, SentDatagram { bytes, ..small(0) });
             prop_assert_eq!(plan.copies, 0);
             copies.acknowledged();
             let lost = number % one_in == first;
@@ -169,11 +169,11 @@ fn a_queue_or_much_to_send_ends_it() {
 #[test]
 fn a_first_flight_is_copied_where_the_last_connection_saw_losses() {
     let now = Instant::now();
-    let first = Sent { bytes: 1200, is_handshake: true, is_validated: true };
+    let first = SentDatagram { bytes: 1200, is_handshake: true, is_validated: true };
     for (known, copied) in [(0.0, 0), (0.04, 0), (0.1, 1), (0.2, 2)] {
         assert_eq!(Copies::new(now, known).sent(now, first).copies, copied, "{known}");
     }
-    let stranger = Sent { is_validated: false, ..first };
+    let stranger = SentDatagram { is_validated: false, ..first };
     assert_eq!(Copies::new(now, 0.3).sent(now, stranger).copies, 0);
 }
 

@@ -13,7 +13,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::dead_letters::{DeadLetter, Way};
+use super::dead_letters::{DeadLetter, Direction};
 use super::downlink_scheduler::DownlinkMessage;
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
@@ -56,7 +56,7 @@ impl<'a> Arriving<'a> {
         let rules = &self.shared.down;
         if rules.map(&message.topic).is_none() && rules.takes(&message.topic) {
             let (payload, properties) = (&message.payload, message.properties.as_properties());
-            let way = Way::Down(taken);
+            let way = Direction::Down(taken);
             let letter = DeadLetter::nameless(&message.topic, payload, properties, way);
             let outbox = self.outbox.clone();
             self.handing = Some(Box::pin(async move {

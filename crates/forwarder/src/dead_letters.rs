@@ -24,7 +24,7 @@ use super::wall_clock::{now_ms, time_of};
 pub(super) struct DeadLetter {
     pub(super) message: Stored,
     pub(super) reason: &'static str,
-    pub(super) way: Way,
+    pub(super) way: Direction,
     /// The log's text.
     pub(super) text: &'static str,
 }
@@ -35,7 +35,7 @@ impl DeadLetter {
         topic: &str,
         payload: &[u8],
         properties: Properties<'_>,
-        way: Way,
+        way: Direction,
     ) -> DeadLetter {
         let identity = MessageIdentity::read(properties);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
@@ -58,7 +58,7 @@ impl DeadLetter {
 
 /// A message's direction.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// From the outbox to the upstream broker.
     Up,
     /// From the local broker to the outbox, which cannot store it.
@@ -67,11 +67,11 @@ pub(super) enum Way {
     Down(oneshot::Sender<()>),
 }
 
-impl Way {
+impl Direction {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Way::Up | Way::Refused => "up",
-            Way::Down(_) => "down",
+            Direction::Up | Direction::Refused => "up",
+            Direction::Down(_) => "down",
         }
     }
 }
@@ -164,7 +164,8 @@ mod tests {
         let mut letters = DeadLetters::open(&path, 300).unwrap();
         let message =
             Stored { topic: "a".into(), payload: vec![0, 255].into(), ..Stored::default() };
-        let letter = DeadLetter { message, reason: "Topic Name invalid", way: Way::Up, text: "" };
+        let letter =
+            DeadLetter { message, reason: "Topic Name invalid", way: Direction::Up, text: "" };
         letters.append(std::slice::from_ref(&letter)).unwrap();
         let line: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

@@ -149,13 +149,13 @@ impl DownlinkScheduler {
             return Answer::Never(message);
         }
         let topic = message.topic.clone();
-        let is_new = self.keep(message, reason, now_ms);
+        let is_new = self.hold_refused(message, reason, now_ms);
         self.retry_at.get_or_insert(now + FIRST_RETRY);
         Answer::Kept(topic, is_new)
     }
 
     /// Keeps a refused message and later ones of its topic. Returns whether the topic was not refused before.
-    fn keep(&mut self, message: DownlinkMessage, reason: ReasonCode, now_ms: u64) -> bool {
+    fn hold_refused(&mut self, message: DownlinkMessage, reason: ReasonCode, now_ms: u64) -> bool {
         let topic = message.topic.clone();
         if let Some(refusal) = self.refused.get_mut(&topic) {
             // The one that was tried is the oldest; others had been published already, in order.

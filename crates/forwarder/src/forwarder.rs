@@ -48,7 +48,8 @@ impl Forwarder {
         config: &Config,
         upstream: &Upstream,
         data: &Path,
-        (restored, shared): (&Restored, Option<&SharedRows>),
+        restored: &Restored,
+        shared: Option<&SharedRows>,
     ) -> anyhow::Result<Forwarder> {
         let (congestion, copies) = (config.quic.congestion, config.quic.copies);
         let max_packet_bytes = upstream.max_packet_bytes(config.limits.max_packet_bytes);

@@ -42,7 +42,6 @@ use fulmar_config::Upstream;
 use fulmar_part::internal_sessions::InternalSessions;
 use fulmar_part::{Core, Opening, Part, Source};
 
-/// The gateway.
 struct Gateway(Vec<Forwarder>);
 
 /// Opens the outboxes in the data folder, if there is an upstream broker.
@@ -54,8 +53,8 @@ pub fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn Part>>> 
     let on = config.upstreams().filter(|upstream| upstream.is_on());
     report_unused(data, &on.clone().map(Upstream::outbox_file).collect::<Vec<String>>());
     let open = |upstream: &Upstream| {
-        let stored = (opening.restored, opening.shared.as_deref());
-        let forwarder = Forwarder::open(config, upstream, data, stored);
+        let (restored, shared) = (opening.restored, opening.shared.as_deref());
+        let forwarder = Forwarder::open(config, upstream, data, restored, shared);
         forwarder.with_context(|| format!("gateway: [{}]", upstream.section()))
     };
     let forwarders = on.map(open).collect::<anyhow::Result<Vec<Forwarder>>>()?;

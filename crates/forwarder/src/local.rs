@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::current_refusals;
-use super::dead_letters::{DeadLetter, Way};
+use super::dead_letters::{DeadLetter, Direction};
 use super::downlink_scheduler::{Answer, DownlinkMessage, DownlinkScheduler, Refusal};
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
@@ -115,14 +115,15 @@ impl<'a> Session<'a> {
         down: &mut mpsc::Receiver<DownlinkMessage>,
         ended: &mut Option<ReasonCode>,
     ) -> std::io::Result<()> {
-        let connection = self.connect(handoff).await?;
-        self.serve(connection, down, ended).await
+        let (sender, receiver) = self.connect(handoff).await?;
+        self.serve(sender, receiver, down, ended).await
     }
 
     /// The same over a connection.
     async fn serve(
         &mut self,
-        (sender, mut receiver): (LocalSender, LocalReceiver),
+        sender: LocalSender,
+        mut receiver: LocalReceiver,
         down: &mut mpsc::Receiver<DownlinkMessage>,
         ended: &mut Option<ReasonCode>,
     ) -> std::io::Result<()> {
@@ -218,7 +219,7 @@ impl<'a> Session<'a> {
     fn sort(&self, publish: &Publish<'_>, taken: &mut ReceivedPackets) {
         let Shared { up, name, stamper, metrics, .. } = self.shared;
         let now_ms = now_ms();
-        match forward::item(publish, up, name, stamper, (now_ms, wall_ms(now_ms))) {
+        match forward::item(publish, up, name, stamper, now_ms, wall_ms(now_ms)) {
             Ok(item) => taken.items.push(item),
             Err(NotForwarded::Loop) => {
                 count(&metrics.circles, 1);
@@ -226,7 +227,7 @@ impl<'a> Session<'a> {
             }
             Err(NotForwarded::NoRule) if up.takes(publish.topic) => {
                 let Publish { topic, payload, properties, .. } = *publish;
-                let letter = DeadLetter::nameless(topic, payload, properties, Way::Refused);
+                let letter = DeadLetter::nameless(topic, payload, properties, Direction::Refused);
                 taken.letters.push(letter);
             }
             Err(NotForwarded::NoRule) => metrics.no_rule(publish.topic, now_ms),
@@ -241,7 +242,7 @@ impl<'a> Session<'a> {
         while !items.is_empty() {
             let part: Vec<Item> = items.drain(..most.clamp(1, items.len())).collect();
             let tried = part.len();
-            match self.outbox.put(part).await {
+            match self.outbox.store(part).await {
                 (_, Ok(put)) => {
                     self.shared.metrics.wake(put.taken);
                     most = tried.saturating_mul(2);
@@ -331,7 +332,7 @@ fn dead_letter(message: DownlinkMessage, reason: ReasonCode) -> DeadLetter {
     DeadLetter {
         message: Stored { topic, payload, qos, retain, id, at, ..Stored::default() },
         reason: reason.text(),
-        way: Way::Down(taken),
+        way: Direction::Down(taken),
         text: "dropped: the local broker can never accept this message from upstream",
     }
 }

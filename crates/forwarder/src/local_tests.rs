@@ -97,12 +97,13 @@ async fn a_dead_letter_is_acknowledged_when_it_is_in_the_file_and_publishers_wai
     // Not writable, for root as well.
     std::fs::create_dir(&file).unwrap();
     let (near, far) = UnixStream::pair().unwrap();
-    let connection = local_client::over(near, &local_client::anonymous_session(Properties::NONE));
+    let (sender, receiver) =
+        local_client::over(near, &local_client::anonymous_session(Properties::NONE));
     let (handle, mut scheduler) = (outbox.handle(), DownlinkScheduler::default());
     let mut session = Session::new(&shared, &handle, &mut scheduler);
     let (_down, mut coming_down) = mpsc::channel(1);
     let mut ended = None;
-    let served = session.serve(connection, &mut coming_down, &mut ended);
+    let served = session.serve(sender, receiver, &mut coming_down, &mut ended);
     let (unsent, received) = (packets("sensor"), Vec::new());
     let mut broker = Broker { stream: far, unsent, received, acknowledged: 0 };
     let played = async {
@@ -128,12 +129,13 @@ async fn a_message_that_no_rule_matches_is_acknowledged_counted_and_logged() {
     let shared = shared("url = \"quic://broker.example\"\n[[up]]\nfilter = \"sensor/#\"\n");
     let outbox = outbox(&shared, &folder.path().join("dead.jsonl"));
     let (near, far) = UnixStream::pair().unwrap();
-    let connection = local_client::over(near, &local_client::anonymous_session(Properties::NONE));
+    let (sender, receiver) =
+        local_client::over(near, &local_client::anonymous_session(Properties::NONE));
     let (handle, mut scheduler) = (outbox.handle(), DownlinkScheduler::default());
     let mut session = Session::new(&shared, &handle, &mut scheduler);
     let (_down, mut coming_down) = mpsc::channel(1);
     let mut ended = None;
-    let served = session.serve(connection, &mut coming_down, &mut ended);
+    let served = session.serve(sender, receiver, &mut coming_down, &mut ended);
     let mut broker =
         Broker { stream: far, unsent: packets("else"), received: Vec::new(), acknowledged: 0 };
     tokio::select! {

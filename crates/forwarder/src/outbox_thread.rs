@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use fulmar_gateway::Error;
 use fulmar_gateway::mapping::Priority;
-use fulmar_gateway::outbox::{Item, Outbox, Page, Put};
+use fulmar_gateway::outbox::{Item, Outbox, Page, StoredCounts};
 use tokio::sync::oneshot;
 
-use super::dead_letters::{DeadLetter, DeadLetters, Way};
+use super::dead_letters::{DeadLetter, DeadLetters, Direction};
 use super::drop_log::{self, DropLog};
 use super::metrics::{GatewayMetrics, count};
 use super::wall_clock::now_ms;
@@ -37,7 +37,7 @@ const TIDY: Duration = Duration::from_secs(1);
 
 /// A request to the thread. Answers that nobody waits for any more are dropped.
 enum Request {
-    Put(Vec<Item>, oneshot::Sender<(Vec<Item>, Result<Put, ()>)>),
+    Put(Vec<Item>, oneshot::Sender<(Vec<Item>, Result<StoredCounts, ()>)>),
     Read { priority: Priority, after: u64, answer: oneshot::Sender<Option<Page>> },
     Remove(Vec<u64>),
     AddDeadLetters(Vec<DeadLetter>, oneshot::Sender<Result<(), Vec<DeadLetter>>>),
@@ -104,7 +104,7 @@ impl OutboxHandle {
 
     /// Stores messages. They are durable if this returns `Ok`; otherwise none was stored. Returns the messages for
     /// another try.
-    pub(super) async fn put(&self, items: Vec<Item>) -> (Vec<Item>, Result<Put, ()>) {
+    pub(super) async fn store(&self, items: Vec<Item>) -> (Vec<Item>, Result<StoredCounts, ()>) {
         let (answer, answered) = oneshot::channel();
         self.request(Request::Put(items, answer));
         match answered.await {
@@ -214,7 +214,7 @@ impl Worker {
     fn answer(&mut self, request: Request) {
         match request {
             Request::Put(items, answer) => {
-                let outcome = self.outbox.put(&items, now_ms());
+                let outcome = self.outbox.store(&items, now_ms());
                 let outcome = outcome.map_err(|error| self.failed(&error));
                 if let Ok(put) = outcome {
                     if !self.letters_failed {
@@ -272,12 +272,12 @@ impl Worker {
             self.log_dropped(&letter);
             let DeadLetter { message, way, .. } = letter;
             match way {
-                Way::Up => {
+                Direction::Up => {
                     count(&self.metrics.refused, 1);
                     self.removals.insert(message.seq);
                 }
-                Way::Refused => count(&self.metrics.refused, 1),
-                Way::Down(taken) => {
+                Direction::Refused => count(&self.metrics.refused, 1),
+                Direction::Down(taken) => {
                     count(&self.metrics.refused_here, 1);
                     taken.send(()).ok();
                 }

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::arriving::Arriving;
 use super::current_refusals;
-use super::dead_letters::{DeadLetter, Way};
+use super::dead_letters::{DeadLetter, Direction};
 use super::downlink_scheduler::DownlinkMessage;
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
@@ -47,7 +47,6 @@ const NAMED: usize = 10;
 /// Time between two reads of the connection's metrics.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A publication and its result.
 type Flight = Pin<Box<dyn Future<Output = (Publication, Result<ReasonCode, Error>)> + Send>>;
 /// Messages read from the outbox for a lane.
 type Read = Pin<Box<dyn Future<Output = (Priority, Page)> + Send>>;
@@ -242,7 +241,7 @@ impl<'a> Uplink<'a> {
             Refused::Batches => self.shared.config.batch.topic.clone(),
         };
         let mut refusals = self.shared.metrics.refusals.lock();
-        let all = self.scheduler.refusals().all();
+        let all = self.scheduler.refusals().iter();
         refusals.topics = all
             .map(|(what, refusal)| current_refusals::Refused {
                 what: topic(what),
@@ -351,7 +350,7 @@ impl<'a> Uplink<'a> {
             return;
         }
         if record == RefusalRecord::New {
-            let known = self.scheduler.refusals().all().count();
+            let known = self.scheduler.refusals().iter().count();
             let topic = match publication {
                 Publication::One(message) => &message.topic,
                 Publication::Batch(_) => &self.shared.config.batch.topic,
@@ -393,7 +392,7 @@ impl<'a> Uplink<'a> {
         let letter = |message: &Stored| DeadLetter {
             message: message.clone(),
             reason,
-            way: Way::Up,
+            way: Direction::Up,
             text: "dropped: the upstream broker can never accept it",
         };
         self.outbox.give_up(publication.messages().iter().map(letter).collect());

@@ -140,7 +140,7 @@ async fn what_comes_down_and_has_to_wait_does_not_hold_up_what_goes_up() {
             origin,
             expires_ms: None,
         };
-        let (_, put) = handle.put(vec![item]).await;
+        let (_, put) = handle.store(vec![item]).await;
         shared.metrics.wake(put.unwrap().taken);
         until("acknowledged by the upstream broker", || {
             shared.metrics.sent.load(Ordering::Relaxed) == 1

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fulmar_broker::{Arrival, PublishHook};
-use fulmar_gateway::identity::{MessageIdentity, Sent};
+use fulmar_gateway::identity::{MessageIdentity, SentPublication};
 use fulmar_mqtt::Properties;
 
 use super::shared::Shared;
@@ -21,7 +21,7 @@ impl PublishHook for Stamps {
             shared.up.takes(arrival.topic) && arrival.client_id != shared.client_id
         })?;
         let properties = Properties::from_forwardable(arrival.properties);
-        let sent = Sent {
+        let sent = SentPublication {
             client_id: arrival.client_id,
             packet_id: arrival.packet_id.map(fulmar_mqtt::PacketId::get),
             dup: arrival.dup,

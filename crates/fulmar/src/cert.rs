@@ -96,7 +96,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             }
             issue(&authority, &request, &out, args.json)?
         }
-        Action::Show { file } => show(&file, args.json)?,
+        Action::Show { file } => contents(&file, args.json)?,
     };
     println!("{printed}");
     Ok(())
@@ -169,7 +169,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn show(file: &Path, json: bool) -> anyhow::Result<String> {
+fn contents(file: &Path, json: bool) -> anyhow::Result<String> {
     let about = read(file)?;
     if json {
         let object = json!({
@@ -258,7 +258,7 @@ mod tests {
         let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
         let certificate = Path::new(printed["certificate"].as_str().unwrap());
         let shown: serde_json::Value =
-            serde_json::from_str(&show(certificate, true).unwrap()).unwrap();
+            serde_json::from_str(&contents(certificate, true).unwrap()).unwrap();
         assert_eq!(shown["subject"], "CN=broker");
         assert_eq!(shown["names"], json!(["localhost"]));
         assert_eq!((&shown["is_server"], &shown["is_client"]), (&json!(true), &json!(false)));
@@ -281,7 +281,7 @@ mod tests {
             let printed = issue(&ca, request, &dir.path().join(out), true).unwrap();
             let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
             let certificate = Path::new(printed["certificate"].as_str().unwrap());
-            serde_json::from_str(&show(certificate, true).unwrap()).unwrap()
+            serde_json::from_str(&contents(certificate, true).unwrap()).unwrap()
         };
         let first = Request { ed25519: true, ..request("broker", Purpose::Server) };
         let first = issued(&first, "first");

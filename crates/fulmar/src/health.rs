@@ -38,8 +38,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (authority, path) = parts(&args.url)?;
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    let answer =
-        ask(authority, path, deadline).with_context(|| format!("no answer from {}", args.url))?;
+    let answer = request(authority, path, deadline)
+        .with_context(|| format!("no answer from {}", args.url))?;
     let (status, body) = parse(&answer).with_context(|| format!("{} is not HTTP", args.url))?;
     ensure!(status == 200, "{} answered {status}: {}", args.url, body.trim());
     print!("{body}");
@@ -58,7 +58,7 @@ fn parts(url: &str) -> Result<(&str, &str), Usage> {
     Ok((authority, if matches!(path, "" | "/") { "/health/ready" } else { path }))
 }
 
-fn ask(authority: &str, path: &str, deadline: Instant) -> anyhow::Result<Vec<u8>> {
+fn request(authority: &str, path: &str, deadline: Instant) -> anyhow::Result<Vec<u8>> {
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let mut last = None;
     for address in authority.to_socket_addrs()? {

@@ -23,7 +23,6 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Set up this program", &["completions", "man", "help"]),
 ];
 
-/// The program with its commands in groups.
 pub(crate) fn grouped(mut program: Command) -> Command {
     program.build();
     let mut groups = String::new();

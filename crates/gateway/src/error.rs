@@ -47,7 +47,7 @@ pub enum Error {
 
 impl Error {
     /// Classifies an error of SQLite.
-    pub(crate) fn of(path: &Path, source: rusqlite::Error) -> Error {
+    pub(crate) fn from_sqlite(path: &Path, source: rusqlite::Error) -> Error {
         let path = path.to_owned();
         match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::InUse(path),

@@ -6,7 +6,7 @@ use fulmar_mqtt::packet::Publish;
 use fulmar_mqtt::{Properties, Property, PropertyBuf, QoS};
 
 use crate::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
-use crate::identity::{MessageIdentity, Sent, Stamper, VIA, onward};
+use crate::identity::{MessageIdentity, SentPublication, Stamper, VIA, onward};
 use crate::mapping::Mapping;
 use crate::outbox::{Item, Stored};
 use crate::uplink_scheduler::Publication;
@@ -30,13 +30,15 @@ pub fn item(
     up: &Mapping,
     name: &str,
     stamper: &Stamper,
-    (now_ms, wall_ms): (u64, u64),
+    now_ms: u64,
+    wall_ms: u64,
 ) -> Result<Item, NotForwarded> {
     let (rule, topic) = up.map(publish.topic).ok_or(NotForwarded::NoRule)?;
     let identity = MessageIdentity::read(publish.properties);
     let via = identity.via_with(name).ok_or(NotForwarded::Loop)?;
     let mut properties = onward(publish.properties, &via);
-    let sent = Sent { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
+    let sent =
+        SentPublication { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
     let stamped = stamper.stamp(&identity, &sent, wall_ms);
     for property in stamped.as_properties().iter() {
         properties.push(property);
@@ -87,7 +89,7 @@ pub struct BatchForm<'a> {
 #[must_use]
 pub fn outgoing(publication: &Publication, form: &BatchForm<'_>, now_ms: u64) -> Outgoing {
     match publication {
-        Publication::One(stored) => one(stored, now_ms),
+        Publication::One(stored) => to_outgoing(stored, now_ms),
         Publication::Batch(messages) => {
             let (payload, packed) = batch::encode(messages, form.compress);
             let mut properties = PropertyBuf::new();
@@ -101,7 +103,7 @@ pub fn outgoing(publication: &Publication, form: &BatchForm<'_>, now_ms: u64) ->
     }
 }
 
-fn one(stored: &Stored, now_ms: u64) -> Outgoing {
+fn to_outgoing(stored: &Stored, now_ms: u64) -> Outgoing {
     let mut properties = PropertyBuf::new();
     for property in Properties::from_forwardable(&stored.properties).iter() {
         properties.push(property);
@@ -153,7 +155,7 @@ mod tests {
         stamp.push(Property::UserProperty("at", "2026-01-01T00:00:00.000Z"));
         stamp.push(Property::MessageExpiryInterval(5));
         let item = |with: &PropertyBuf| {
-            super::item(&publish("sensor/a", with), &up(), "gw", &stamper, (9, 9))
+            super::item(&publish("sensor/a", with), &up(), "gw", &stamper, 9, 9)
         };
         let kept = item(&stamp).unwrap();
         assert_eq!(
@@ -166,7 +168,7 @@ mod tests {
         stamp.push(Property::UserProperty("via", "gw"));
         assert_eq!(item(&stamp).unwrap_err(), NotForwarded::Loop);
         let none = PropertyBuf::new();
-        let other = super::item(&publish("else", &none), &up(), "gw", &stamper, (9, 9));
+        let other = super::item(&publish("else", &none), &up(), "gw", &stamper, 9, 9);
         assert_eq!(other.unwrap_err(), NotForwarded::NoRule);
     }
 

@@ -60,7 +60,7 @@ pub struct Stamper {
 
 /// Publication of a device, to recognise it when the device repeats it.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent<'a> {
+pub struct SentPublication<'a> {
     /// Client identifier.
     pub client_id: &'a str,
     /// Packet identifier; `None` at QoS 0, where devices repeat nothing.
@@ -82,7 +82,12 @@ impl Stamper {
 
     /// Returns the properties to append to those of a message.
     #[must_use]
-    pub fn stamp(&self, has: &MessageIdentity<'_>, sent: &Sent<'_>, now_ms: u64) -> PropertyBuf {
+    pub fn stamp(
+        &self,
+        has: &MessageIdentity<'_>,
+        sent: &SentPublication<'_>,
+        now_ms: u64,
+    ) -> PropertyBuf {
         let mut added = PropertyBuf::new();
         if has.id.is_none() {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +105,7 @@ impl Stamper {
     }
 }
 
-fn origin(sent: &Sent<'_>, packet_id: u16) -> u64 {
+fn origin(sent: &SentPublication<'_>, packet_id: u16) -> u64 {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in [sent.client_id.as_bytes(), &packet_id.to_be_bytes(), sent.topic.as_bytes()] {
         // The length first, so that different lists of parts never have the same bytes.
@@ -207,7 +212,7 @@ pub fn onward(properties: Properties<'_>, via: &str) -> PropertyBuf {
 mod tests {
     use super::*;
 
-    const SENT: Sent<'_> = Sent {
+    const SENT: SentPublication<'_> = SentPublication {
         client_id: "probe",
         packet_id: Some(7),
         dup: false,
@@ -232,22 +237,22 @@ mod tests {
     #[test]
     fn what_a_device_repeats_is_the_same_and_nothing_else_is() {
         let stamper = Stamper::new("gw", 1);
-        let origin_of = |sent: &Sent<'_>| {
+        let origin_of = |sent: &SentPublication<'_>| {
             let stamped = stamper.stamp(&MessageIdentity::default(), sent, 0);
             MessageIdentity::read(stamped.as_properties()).origin
         };
         let (first, dup) = origin_of(&SENT).unwrap();
         assert!(!dup);
-        assert_eq!(origin_of(&Sent { dup: true, ..SENT }), Some((first, true)));
+        assert_eq!(origin_of(&SentPublication { dup: true, ..SENT }), Some((first, true)));
         for other in [
-            Sent { packet_id: Some(8), ..SENT },
-            Sent { client_id: "probe2", ..SENT },
-            Sent { payload: b"641", ..SENT },
-            Sent { topic: "sensor/a/co", ..SENT },
+            SentPublication { packet_id: Some(8), ..SENT },
+            SentPublication { client_id: "probe2", ..SENT },
+            SentPublication { payload: b"641", ..SENT },
+            SentPublication { topic: "sensor/a/co", ..SENT },
         ] {
             assert_ne!(origin_of(&other).unwrap().0, first, "{other:?}");
         }
-        assert_eq!(origin_of(&Sent { packet_id: None, ..SENT }), None);
+        assert_eq!(origin_of(&SentPublication { packet_id: None, ..SENT }), None);
     }
 
     #[test]

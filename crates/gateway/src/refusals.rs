@@ -30,7 +30,7 @@ pub enum Refused {
 
 impl Refused {
     /// The subject of a refusal of this publication.
-    pub(crate) fn of(publication: &Publication) -> Refused {
+    pub(crate) fn from_publication(publication: &Publication) -> Refused {
         match publication {
             Publication::One(message) => Refused::Topic(message.topic.clone()),
             Publication::Batch(_) => Refused::Batches,
@@ -102,7 +102,7 @@ pub fn is_passing(reason: ReasonCode) -> bool {
 
 impl Refusals {
     /// Every refusal, in order of topics.
-    pub fn all(&self) -> impl Iterator<Item = (&Refused, &Refusal)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Refused, &Refusal)> {
         self.all.iter()
     }
 
@@ -125,7 +125,7 @@ impl Refusals {
         reason: ReasonCode,
         now_ms: u64,
     ) -> RefusalRecord {
-        let what = Refused::of(publication);
+        let what = Refused::from_publication(publication);
         let soon = now_ms.saturating_add(FIRST_RETRY_MS);
         if is_passing(reason) {
             self.retry_at_ms =
@@ -147,7 +147,7 @@ impl Refusals {
 
     /// Records an acceptance. Returns the refusal that it ends, if there was one.
     pub(crate) fn accepted(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
-        let found = self.all.remove_entry(&Refused::of(publication))?;
+        let found = self.all.remove_entry(&Refused::from_publication(publication))?;
         self.retries = 0;
         Some(found)
     }

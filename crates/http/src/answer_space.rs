@@ -37,7 +37,7 @@ pub struct AnswerSpace(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limit: usize,
-    held: Mutex<Held>,
+    held: Mutex<SpaceUse>,
     /// Notified when there is more room.
     freed: Notify,
     clock: Clock,
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct SpaceUse {
     bytes: usize,
     /// None has 0.
     accounts: HashMap<Box<str>, usize>,
@@ -98,7 +98,7 @@ impl AnswerSpace {
     }
 
     /// Room for an answer of `account`, if there is any now.
-    fn take(&self, account: &str, bytes: usize) -> Option<AnswerRoom> {
+    fn reserve(&self, account: &str, bytes: usize) -> Option<AnswerRoom> {
         let mut held = self.0.held.lock();
         if !held.has_room(self.0.limit, account, bytes) {
             return None;
@@ -113,7 +113,7 @@ impl AnswerSpace {
         let room = async {
             loop {
                 let freed = self.0.freed.notified();
-                if let Some(room) = self.take(account, PART_BYTES) {
+                if let Some(room) = self.reserve(account, PART_BYTES) {
                     return room;
                 }
                 freed.await;
@@ -131,7 +131,7 @@ impl AnswerSpace {
         // Those that come in parts count themselves.
         let size = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL_BYTES);
         let Some(bytes) = size else { return Ok(response) };
-        let room = self.take(account, usize::try_from(bytes).unwrap_or(usize::MAX));
+        let room = self.reserve(account, usize::try_from(bytes).unwrap_or(usize::MAX));
         let room = room.ok_or_else(|| self.refuse(account))?;
         let counted = move |frame| {
             let _until_the_body_is_dropped = &room;
@@ -144,11 +144,15 @@ impl AnswerSpace {
     ///
     /// # Errors
     /// There is no room for it.
-    pub fn keep(&self, account: &str, bytes: usize) -> Result<Option<AnswerRoom>, NoRoom> {
+    pub fn reserve_stored(
+        &self,
+        account: &str,
+        bytes: usize,
+    ) -> Result<Option<AnswerRoom>, NoRoom> {
         if bytes as u64 <= SMALL_BYTES {
             return Ok(None);
         }
-        self.take(account, bytes).map(Some).ok_or_else(|| self.refuse(account))
+        self.reserve(account, bytes).map(Some).ok_or_else(|| self.refuse(account))
     }
 
     fn refuse(&self, account: &str) -> NoRoom {
@@ -198,7 +202,7 @@ impl AnswerSpace {
     }
 }
 
-impl Held {
+impl SpaceUse {
     fn has_room(&self, limit: usize, account: &str, bytes: usize) -> bool {
         let free = limit.saturating_sub(self.bytes);
         let has = self.accounts.get(account).copied().unwrap_or(0);
@@ -250,14 +254,14 @@ mod tests {
     fn an_account_gets_half_and_others_have_room() {
         let space = AnswerSpace::new(1000);
         let (ann, bob) = ("ann", "bob");
-        let anns: Vec<_> = std::iter::from_fn(|| space.take(ann, 100)).collect();
+        let anns: Vec<_> = std::iter::from_fn(|| space.reserve(ann, 100)).collect();
         assert_eq!(anns.len(), 5);
-        let bobs: Vec<_> = std::iter::from_fn(|| space.take(bob, 100)).collect();
+        let bobs: Vec<_> = std::iter::from_fn(|| space.reserve(bob, 100)).collect();
         assert_eq!(bobs.len(), 3, "as much as is then still free");
-        assert!(space.take(ann, 100).is_none());
+        assert!(space.reserve(ann, 100).is_none());
         // An account that has nothing gets one.
-        let eve = space.take("eve", 5000).unwrap();
-        assert!(space.take("kim", 1).is_none(), "there is none left");
+        let eve = space.reserve("eve", 5000).unwrap();
+        assert!(space.reserve("kim", 1).is_none(), "there is none left");
         drop((anns, bobs, eve));
         assert_eq!(space.totals(), AnswerTotals { used: 0, limit: 1000, refused: 0 });
         assert!(space.0.held.lock().accounts.is_empty());
@@ -285,7 +289,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let space = AnswerSpace::new(PART_BYTES);
-            let earlier = space.take("ann", 1).unwrap();
+            let earlier = space.reserve("ann", 1).unwrap();
             let part = stream::iter([Ok::<_, NoRoom>(Bytes::from_static(b"late"))]);
             let mut parts = Box::pin(space.parts("ann", part));
             assert!(tokio::time::timeout(Duration::ZERO, parts.next()).await.is_err());

@@ -52,11 +52,11 @@ pub struct BodyBudget(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     most: usize,
-    held: Mutex<Held>,
+    held: Mutex<BodyUse>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct BodyUse {
     next: u64,
     bytes: usize,
     strangers: usize,
@@ -113,7 +113,7 @@ impl BodyBudget {
         BodyBudget(Arc::new(Shared { most: bytes, held: Mutex::default() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, BodyUse> {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,7 +135,7 @@ impl BodyBudget {
     }
 }
 
-impl Held {
+impl BodyUse {
     /// Counts bytes; returns false if there is no room for them.
     fn charge(&mut self, number: u64, bytes: usize, most: usize) -> bool {
         loop {
@@ -230,14 +230,14 @@ impl Entry {
 
 impl Share {
     /// Wraps the body to count it.
-    pub(crate) fn count<B>(&self, body: B) -> Counted<B>
+    pub(crate) fn count<B>(&self, body: B) -> CountedBody<B>
     where
         B: Body<Data = Bytes>,
     {
         if body.is_end_stream() {
             self.whole();
         }
-        Counted { body, share: self.clone() }
+        CountedBody { body, share: self.clone() }
     }
 
     /// Whether the request was refused or given up for lack of memory.
@@ -300,12 +300,12 @@ impl Drop for Inner {
 
 /// A body whose bytes are counted as they arrive.
 #[derive(Debug)]
-pub(crate) struct Counted<B> {
+pub(crate) struct CountedBody<B> {
     body: B,
     share: Share,
 }
 
-impl<B> Body for Counted<B>
+impl<B> Body for CountedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<axum::BoxError>,
@@ -428,11 +428,11 @@ mod tests {
     fn a_request_that_is_there_whole_keeps_its_connection() {
         let budget = BodyBudget::new(4000);
         let slots = crate::connection_slots::ConnectionSlots::new(1);
-        let (slot, _) = slots.take([192, 0, 2, 1].into()).unwrap();
+        let (slot, _) = slots.acquire([192, 0, 2, 1].into()).unwrap();
         let share = budget.share([192, 0, 2, 1].into(), None, &slot.activity);
         share.whole();
-        assert!(slots.take([192, 0, 2, 2].into()).is_none());
+        assert!(slots.acquire([192, 0, 2, 2].into()).is_none());
         drop(share);
-        assert!(slots.take([192, 0, 2, 2].into()).is_some());
+        assert!(slots.acquire([192, 0, 2, 2].into()).is_some());
     }
 }

@@ -101,7 +101,7 @@ impl Activity {
     }
 
     fn may_go(&self) -> bool {
-        self.busy.load(Relaxed) == 0 && !self.tunnels.any()
+        self.busy.load(Relaxed) == 0 && !self.tunnels.is_open()
     }
 
     /// Returns when the connection is to close, to make room.
@@ -133,7 +133,7 @@ impl ConnectionSlots {
 
     /// A slot for a connection from `address`, and whether another one is closed for it; `None` if none is
     /// idle.
-    pub(crate) fn take(&self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
+    pub(crate) fn acquire(&self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
         let (mut taken, network) = (self.lock(), network(address));
         let full = taken.len >= self.0.most;
         if full && !taken.shed(Activity::may_go) {
@@ -240,10 +240,10 @@ mod tests {
     #[test]
     fn the_oldest_silent_one_of_the_largest_network_makes_room() {
         let slots = ConnectionSlots::new(4);
-        let take = |last| slots.take(address(last)).unwrap().0;
+        let take = |last| slots.acquire(address(last)).unwrap().0;
         let (alone, busy, oldest, newest) = (take(1), take(2), take(2), take(2));
         let asks = busy.activity.busy();
-        let (_new, shed) = slots.take(address(3)).unwrap();
+        let (_new, shed) = slots.acquire(address(3)).unwrap();
         assert!(shed && is_shed(&oldest));
         assert!(![&alone, &busy, &newest].into_iter().any(is_shed));
         drop(asks);
@@ -256,8 +256,8 @@ mod tests {
     #[test]
     fn while_memory_is_short_many_idle_connections_become_few() {
         let slots = ConnectionSlots::new(1000);
-        let honest = slots.take(address(1)).unwrap().0;
-        let crowd: Vec<_> = (0..400).map(|_| slots.take(address(2)).unwrap().0).collect();
+        let honest = slots.acquire(address(1)).unwrap().0;
+        let crowd: Vec<_> = (0..400).map(|_| slots.acquire(address(2)).unwrap().0).collect();
         let _asks = crowd[0].activity.busy();
         assert_eq!(slots.shed_for_memory(MemoryPressure::None), 0);
         assert_eq!(slots.shed_for_memory(MemoryPressure::High), 50);
@@ -275,12 +275,12 @@ mod tests {
     fn clients_behind_a_proxy_are_told_apart() {
         let slots = ConnectionSlots::new(3);
         let take = |last| {
-            let mut slot = slots.take(address(1)).unwrap().0;
+            let mut slot = slots.acquire(address(1)).unwrap().0;
             slot.is_of(address(last));
             slot
         };
         let (alone, oldest, newest) = (take(2), take(3), take(3));
-        let (mut new, shed) = slots.take(address(1)).unwrap();
+        let (mut new, shed) = slots.acquire(address(1)).unwrap();
         assert!(shed && is_shed(&oldest) && !is_shed(&alone) && !is_shed(&newest));
         assert!(slots.shed() && slots.shed() && slots.shed());
         new.is_of(address(4));
@@ -292,13 +292,13 @@ mod tests {
     #[test]
     fn requests_and_mqtt_keep_their_slots() {
         let slots = ConnectionSlots::new(2);
-        let (first, _) = slots.take(address(1)).unwrap();
-        let (second, _) = slots.take(address(1)).unwrap();
+        let (first, _) = slots.acquire(address(1)).unwrap();
+        let (second, _) = slots.acquire(address(1)).unwrap();
         let _asks = first.activity.busy();
         let tunnel = second.activity.tunnels.open();
-        assert!(slots.take(address(2)).is_none());
+        assert!(slots.acquire(address(2)).is_none());
         drop(tunnel);
-        assert!(slots.take(address(2)).is_some());
+        assert!(slots.acquire(address(2)).is_some());
         assert!(is_shed(&second));
     }
 }

@@ -141,7 +141,7 @@ impl Endpoint {
         }
         endpoint.bound = bound;
         let looking = h3::pieces::watch(Arc::clone(&config.memory), connections);
-        let serving = serve(handlers, Handshakes::new(&config), looking, (stopped, ended));
+        let serving = serve(handlers, Handshakes::new(&config), looking, stopped, ended);
         let thread = std::thread::Builder::new().name("fulmar-http".into());
         endpoint.thread = Some(thread.spawn(move || runtime.block_on(serving))?);
         Ok(endpoint)
@@ -223,7 +223,7 @@ fn bind_all(
     {
         let quic = quic(config, tls)?;
         let bind_error = |source| StartError::Bind { address: wanted.address, source };
-        let listener = bind_one(runtime, wanted, has_pages, quic, (&config.keys, config.server_id))
+        let listener = bind_one(runtime, wanted, has_pages, quic, &config.keys, config.server_id)
             .map_err(bind_error)?;
         let list = if has_pages { &mut bound.https } else { &mut bound.webtransport };
         list.push(listener.address);
@@ -237,7 +237,8 @@ fn bind_one(
     wanted: &Address,
     has_pages: bool,
     quic: quinn::ServerConfig,
-    (keys, server_id): (&QuicKeys, Option<ServerId>),
+    keys: &QuicKeys,
+    server_id: Option<ServerId>,
 ) -> io::Result<BoundListener> {
     let (tcp, udp) = if has_pages {
         let (tcp, udp) = bind(wanted.address)?;
@@ -278,7 +279,8 @@ async fn serve(
     handlers: Vec<(Arc<RequestHandler>, BoundListener)>,
     handshakes: Handshakes,
     looking: impl Future<Output = ()> + Send + 'static,
-    (stopping, mut ended): (watch::Receiver<bool>, watch::Receiver<bool>),
+    stopping: watch::Receiver<bool>,
+    mut ended: watch::Receiver<bool>,
 ) {
     let mut listening = JoinSet::new();
     listening.spawn(looking);
@@ -286,8 +288,9 @@ async fn serve(
     for (handler, listener) in handlers {
         quic.push(listener.quic.clone());
         if let Some(tcp) = listener.tcp {
-            let (handler, opening) = (Arc::clone(&handler), (handshakes.clone(), listener.proxies));
-            listening.spawn(tcp::serve(handler, tcp, opening, stopping.clone()));
+            let (handler, handshakes) = (Arc::clone(&handler), handshakes.clone());
+            let proxies = listener.proxies;
+            listening.spawn(tcp::serve(handler, tcp, handshakes, proxies, stopping.clone()));
         }
         listening.spawn(h3::serve(
             handler,

@@ -20,7 +20,7 @@ pub(crate) struct Tunnels(Arc<AtomicUsize>);
 
 impl Tunnels {
     /// Whether there are any.
-    pub(crate) fn any(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.0.load(Relaxed) > 0
     }
 
@@ -70,7 +70,7 @@ impl<S> Idle<S> {
         let new = || Box::pin(tokio::time::sleep(timeout));
         if self.taken_by.get_or_insert_with(new).as_mut().poll(cx).is_ready() {
             self.taken_by = None;
-            if !self.tunnels.any() {
+            if !self.tunnels.is_open() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
@@ -81,7 +81,7 @@ impl<S> Idle<S> {
     fn stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         loop {
             ready!(self.deadline.as_mut().poll(cx));
-            if !self.tunnels.any() {
+            if !self.tunnels.is_open() {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             self.moved();

@@ -51,7 +51,7 @@ impl LimitedRouter {
         B::Error: Into<axum::BoxError>,
     {
         let request = Drained::within(request);
-        let errors = Errors::of(request.uri().path());
+        let errors = Errors::for_path(request.uri().path());
         let max = self.limits.max_body_bytes;
         if content_length(&request).is_some_and(|bytes| bytes > max as u64) {
             return errors.response(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
@@ -107,7 +107,7 @@ pub(crate) enum Errors {
 }
 
 impl Errors {
-    pub(crate) fn of(path: &str) -> Errors {
+    pub(crate) fn for_path(path: &str) -> Errors {
         if path.starts_with("/api/") { Errors::Problem } else { Errors::Text }
     }
 
@@ -118,7 +118,6 @@ impl Errors {
     }
 }
 
-/// The Content-Length of a request.
 fn content_length<B>(request: &Request<B>) -> Option<u64> {
     request.headers().get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }

@@ -116,7 +116,7 @@ impl LoginTurns {
             return Ok(LoginTurn { login, slot: None, compared: Some(true), hashed: None });
         }
         let hash = login.stored.is_some() && self.compare(&login).is_none();
-        let slot = self.slot((login.user, login.from), hash).await?;
+        let slot = self.slot(login.user, login.from, hash).await?;
         // Another client of the user may have shown it meanwhile.
         let compared = self.compare(&login);
         Ok(LoginTurn { login, slot: Some(slot), compared, hashed: None })
@@ -133,7 +133,7 @@ impl LoginTurns {
     {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         self.0.state.lock().queue.trust(user, nowhere);
-        let slot = self.slot((user, nowhere), true).await?;
+        let slot = self.slot(user, nowhere, true).await?;
         Ok(slot.run(work, |_| true).await?.1)
     }
 
@@ -141,10 +141,10 @@ impl LoginTurns {
         self.0.right.compare(login.user, login.password.as_bytes(), login.stored?)
     }
 
-    async fn slot(&self, who: (&str, IpAddr), hash: bool) -> Result<Slot, Crowded> {
+    async fn slot(&self, user: &str, address: IpAddr, hash: bool) -> Result<Slot, Crowded> {
         let begun = Instant::now();
         let (sender, mut mine) = oneshot::channel();
-        let pushed = self.0.state.lock().queue.push(who, hash, sender, begun);
+        let pushed = self.0.state.lock().queue.push(user, address, hash, sender, begun);
         // One that is evicted is notified because its sender is dropped.
         let (id, evicted) = pushed.map_err(|_| Crowded)?;
         drop(evicted);

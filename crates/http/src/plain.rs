@@ -150,7 +150,7 @@ async fn accept(
                 continue;
             }
         };
-        match slots.take(address.ip()) {
+        match slots.acquire(address.ip()) {
             Some((slot, made_room)) => {
                 router.metrics.shed.fetch_add(made_room.into(), Relaxed);
                 let (router, stopping) = (Arc::clone(&router), stopping.clone());

@@ -13,7 +13,7 @@ use crate::{CodingError, Crowded, NoLongerAllowed, NoRoom};
 pub(crate) struct Fault {
     /// Where it is, such as `items[3].at`.
     field: String,
-    /// What is wrong with it.
+    /// The fault of the value.
     detail: String,
 }
 
@@ -21,16 +21,16 @@ pub(crate) struct Fault {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// What kind: `about:blank`, which says that `title` is that of the status.
+    /// Kind of problem: `about:blank`, which says that `title` is that of the status.
     #[serde(rename = "type")]
     kind: &'static str,
     /// The status in words.
     title: &'static str,
     /// The status.
     status: u16,
-    /// What happened and what to do.
+    /// Description of what happened and what to do.
     detail: String,
-    /// Which values are wrong.
+    /// Values that are wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     errors: Vec<Fault>,
     #[serde(skip)]

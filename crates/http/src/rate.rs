@@ -36,14 +36,14 @@ impl<K: Hash + Eq> Rate<K> {
     ///
     /// # Errors
     /// There is no token; the error is the number of seconds until there is one.
-    pub fn take(&self, name: K, now: Instant) -> Result<(), u64> {
+    pub fn take_token(&self, name: K, now: Instant) -> Result<(), u64> {
         self.take_many(name, 1.0, now)
     }
 
     /// Takes this many tokens.
     ///
     /// # Errors
-    /// As for [`Rate::take`].
+    /// As for [`Rate::take_token`].
     pub fn take_many(&self, name: K, wanted: f64, now: Instant) -> Result<(), u64> {
         let mut buckets = self.buckets.lock();
         if buckets.len() >= MAX_NAMES && !buckets.contains_key(&name) {
@@ -106,13 +106,13 @@ mod tests {
         let rate = Rate::new(0.5, 2.0);
         let start = Instant::now();
         let after = |s| start + Duration::from_secs(s);
-        assert_eq!([rate.take("a", start), rate.take("a", start)], [Ok(()), Ok(())]);
-        assert_eq!(rate.take("a", start), Err(2));
-        assert_eq!(rate.take("b", start), Ok(()), "another name has a bucket of its own");
-        assert_eq!(rate.take("a", after(2)), Ok(()));
-        assert_eq!(rate.take("a", after(2)), Err(2));
+        assert_eq!([rate.take_token("a", start), rate.take_token("a", start)], [Ok(()), Ok(())]);
+        assert_eq!(rate.take_token("a", start), Err(2));
+        assert_eq!(rate.take_token("b", start), Ok(()), "another name has a bucket of its own");
+        assert_eq!(rate.take_token("a", after(2)), Ok(()));
+        assert_eq!(rate.take_token("a", after(2)), Err(2));
         rate.give_back(&"a");
-        assert_eq!(rate.take("a", after(2)), Ok(()));
+        assert_eq!(rate.take_token("a", after(2)), Ok(()));
     }
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
         let rate = Rate::new(0.001, 1.0);
         let now = Instant::now();
         for name in 0..=MAX_NAMES {
-            assert_eq!(rate.take(name, now), Ok(()));
+            assert_eq!(rate.take_token(name, now), Ok(()));
         }
         assert!(rate.buckets.lock().len() <= MAX_NAMES);
     }
@@ -129,11 +129,11 @@ mod tests {
     fn a_flood_of_names_resets_no_limit() {
         let rate = Rate::new(0.001, 5.0);
         let now = Instant::now();
-        while rate.take(usize::MAX, now).is_ok() {}
+        while rate.take_token(usize::MAX, now).is_ok() {}
         for name in 0..3 * MAX_NAMES {
-            assert_eq!(rate.take(name, now), Ok(()));
+            assert_eq!(rate.take_token(name, now), Ok(()));
         }
-        assert!(rate.take(usize::MAX, now).is_err(), "who has tried too often still waits");
+        assert!(rate.take_token(usize::MAX, now).is_err(), "who has tried too often still waits");
         assert!(rate.buckets.lock().len() <= MAX_NAMES);
     }
 
@@ -141,11 +141,11 @@ mod tests {
     fn what_is_given_back_may_be_used_again_and_is_no_more_than_before() {
         let (rate, start) = (Rate::new(0.5, 2.0), Instant::now());
         for _ in 0..5 {
-            assert_eq!(rate.take("a", start), Ok(()));
+            assert_eq!(rate.take_token("a", start), Ok(()));
             rate.give_back(&"a");
         }
         rate.give_back(&"a");
-        let left = std::iter::from_fn(|| rate.take("a", start).ok());
+        let left = std::iter::from_fn(|| rate.take_token("a", start).ok());
         assert_eq!(left.count(), 2);
     }
 

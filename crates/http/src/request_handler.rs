@@ -92,7 +92,7 @@ impl RequestHandler {
         if early && !is_repeatable {
             self.router.metrics.early_refused.fetch_add(1, Relaxed);
             let text = "send this again after the handshake";
-            return Errors::of(request.uri().path()).response(StatusCode::TOO_EARLY, text);
+            return Errors::for_path(request.uri().path()).response(StatusCode::TOO_EARLY, text);
         }
         if let Some(refusal) = host_header::refuse_ambiguous(&request) {
             return refusal;

@@ -49,7 +49,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for SmugglingFilter<S> {
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
-        if self.tunnels.any() {
+        if self.tunnels.is_open() {
             self.scanner.position = Position::Unchecked;
         }
         self.scanner.scan(&mut buffer.filled_mut()[before..]);

@@ -45,7 +45,8 @@ pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) async fn serve(
     handler: Arc<RequestHandler>,
     listener: TcpListener,
-    (handshakes, proxies): (Handshakes, Option<Arc<Proxies>>),
+    handshakes: Handshakes,
+    proxies: Option<Arc<Proxies>>,
     stopping: watch::Receiver<bool>,
 ) {
     let slots = ConnectionSlots::new(handler.router.limits.max_connections);
@@ -74,7 +75,7 @@ pub(crate) async fn serve(
         if proxies.as_ref().is_some_and(|proxies| !proxies.admits(address)) {
             continue;
         }
-        let Some((mut slot, made_room)) = slots.take(address.ip()) else {
+        let Some((mut slot, made_room)) = slots.acquire(address.ip()) else {
             handler.router.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %address, "HTTP: refused: too many connections");
             continue;
@@ -84,9 +85,11 @@ pub(crate) async fn serve(
         let (handshakes, proxies) = (handshakes.clone(), proxies.clone());
         tokio::spawn(async move {
             let activity = slot.activity.clone();
-            let opening = (&handshakes, proxies.as_deref());
+            let proxies = proxies.as_deref();
+            let connection =
+                connection(&handler, socket, address, &mut slot, &handshakes, proxies, stopping);
             tokio::select! {
-                () = connection(&handler, (socket, address), &mut slot, opening, stopping) => {}
+                () = connection => {}
                 () = activity.shed() => debug!(peer = %address, "HTTP: connection closed to make room"),
             }
         });
@@ -95,9 +98,11 @@ pub(crate) async fn serve(
 
 async fn connection(
     handler: &Arc<RequestHandler>,
-    (mut socket, address): (TcpStream, SocketAddr),
+    mut socket: TcpStream,
+    address: SocketAddr,
     slot: &mut ConnectionSlot,
-    (handshakes, proxies): (&Handshakes, Option<&Proxies>),
+    handshakes: &Handshakes,
+    proxies: Option<&Proxies>,
     mut stopping: watch::Receiver<bool>,
 ) {
     let _open = Open::new(&handler.router.metrics.connections_tcp);

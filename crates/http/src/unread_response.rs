@@ -214,9 +214,9 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
-    struct Kept(Vec<u8>, #[expect(dead_code, reason = "dropped with the bytes")] Arc<()>);
+    struct OwnedBytes(Vec<u8>, #[expect(dead_code, reason = "dropped with the bytes")] Arc<()>);
 
-    impl AsRef<[u8]> for Kept {
+    impl AsRef<[u8]> for OwnedBytes {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
@@ -240,7 +240,7 @@ mod tests {
     fn body(bytes: usize) -> (Body, Weak<()>) {
         let kept = Arc::new(());
         let weak = Arc::downgrade(&kept);
-        (Body::from(Bytes::from_owner(Kept(vec![7; bytes], kept))), weak)
+        (Body::from(Bytes::from_owner(OwnedBytes(vec![7; bytes], kept))), weak)
     }
 
     /// A connection's with this many large parts.

@@ -149,19 +149,19 @@ impl State {
 
     /// Puts rows into their places.
     pub(crate) fn put_all(&mut self, rows: Vec<Row>) -> Change {
-        let before = rows.iter().map(|row| self.put(row.clone())).collect();
+        let before = rows.iter().map(|row| self.replace_row(row.clone())).collect();
         Change { rows, before }
     }
 
     /// Takes a change back.
     pub(crate) fn undo(&mut self, change: Change) {
         for row in change.before.into_iter().rev() {
-            self.put(row);
+            self.replace_row(row);
         }
     }
 
     /// Puts a row into its place, and returns what was there.
-    fn put(&mut self, row: Row) -> Row {
+    fn replace_row(&mut self, row: Row) -> Row {
         fn swap<T>(table: &mut Table<T>, name: &str, new: Option<Arc<T>>) -> Option<Arc<T>> {
             match new {
                 Some(new) => table.insert(name.into(), new),

@@ -158,7 +158,7 @@ impl Store {
     /// # Errors
     /// SQLite's.
     pub fn rows(&self) -> Result<Rows, StoreError> {
-        let rows = fulmar_mirror::all(&self.connection, &TABLES);
+        let rows = fulmar_mirror::read_rows(&self.connection, &TABLES);
         rows.map_err(|source| StoreError::Sqlite { path: self.path.clone(), source })
     }
 
@@ -365,16 +365,16 @@ fn parsed(kind: i64, name: &str, body: &str) -> Result<Row, String> {
 
 fn write(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
     match row {
-        Row::Settings(it) => put(transaction, Kind::Settings, "", Some(it)),
-        Row::Role(name, it) => put(transaction, Kind::Role, name, it.as_ref()),
-        Row::Group(name, it) => put(transaction, Kind::Group, name, it.as_ref()),
-        Row::Client(name, it) => put(transaction, Kind::Client, name, it.as_ref()),
-        Row::Token(name, it) => put(transaction, Kind::Token, name, it.as_ref()),
-        Row::Removed(name, it) => put(transaction, Kind::Removed, name, it.as_ref()),
+        Row::Settings(it) => write_entity(transaction, Kind::Settings, "", Some(it)),
+        Row::Role(name, it) => write_entity(transaction, Kind::Role, name, it.as_ref()),
+        Row::Group(name, it) => write_entity(transaction, Kind::Group, name, it.as_ref()),
+        Row::Client(name, it) => write_entity(transaction, Kind::Client, name, it.as_ref()),
+        Row::Token(name, it) => write_entity(transaction, Kind::Token, name, it.as_ref()),
+        Row::Removed(name, it) => write_entity(transaction, Kind::Removed, name, it.as_ref()),
     }
 }
 
-fn put<T: Serialize>(
+fn write_entity<T: Serialize>(
     transaction: &Transaction<'_>,
     kind: Kind,
     name: &str,

@@ -16,7 +16,8 @@ use crate::clock::Clock;
 use crate::emulator::Emulator;
 use crate::link::{DropReason, Ends, HostId, LinkConfig, Topology};
 use crate::network::{
-    Lateness, Network, NetworkFactory, NetworkPlan, Observed, RoundTrip, Seen, WrongSetting,
+    CapturedPacket, Lateness, Network, NetworkFactory, NetworkPlan, Observed, RoundTrip,
+    WrongSetting,
 };
 use crate::observe::{Flows, Kind, Observer, begins_quic, kind};
 use crate::units::Nanos;
@@ -177,10 +178,10 @@ impl EmulatedNetwork {
         u16::try_from(index).ok().map(HostId)
     }
 
-    fn seen(&self) -> Vec<Seen> {
+    fn seen(&self) -> Vec<CapturedPacket> {
         let log = self.packet_log.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = log.packets.iter().filter_map(|packet| {
-            Some(Seen {
+            Some(CapturedPacket {
                 at_ns: self.clock.monotonic(packet.at),
                 host: self.names.get(usize::from(packet.host.0))?.clone(),
                 sent: packet.sent,

@@ -40,7 +40,7 @@ pub struct NetworkPlan {
 
 /// One packet as a capture on a host would show it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub struct CapturedPacket {
     /// When the host sent or received it, in nanoseconds of this machine's monotonic clock.
     pub at_ns: u64,
     /// The host, by name.
@@ -57,7 +57,7 @@ pub struct Seen {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Every packet, in order of time; empty where nothing observes.
-    pub packets: Vec<Seen>,
+    pub packets: Vec<CapturedPacket>,
     /// Round trips that QUIC's spin bit showed, in order of time for each flow.
     pub round_trips: Vec<RoundTrip>,
     /// Further statistics for the sample's record.

@@ -69,7 +69,7 @@ fn build(name: String, entry: Entry) -> Result<Profile, ProfileError> {
 ///
 /// # Errors
 /// The data is broken.
-pub fn all() -> Result<Vec<Profile>, ProfileError> {
+pub fn load_all() -> Result<Vec<Profile>, ProfileError> {
     entries()?.into_iter().map(|(name, entry)| build(name, entry)).collect()
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn every_profile_can_be_and_says_where_it_comes_from() {
-        let profiles = all().unwrap();
+        let profiles = load_all().unwrap();
         let common = ["wifi", "lte", "3g", "2g-64k", "nb-iot", "satellite-geo"];
         let testbeds = [
             "mqtt-quic-wired",

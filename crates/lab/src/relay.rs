@@ -60,7 +60,7 @@ impl Relay {
         if self.open.contains(&port) || self.open.len() >= MAX_PORTS {
             return;
         }
-        let own = HostId::of(address) == Some(self.gateway.id());
+        let own = HostId::from_address(address) == Some(self.gateway.id());
         let target =
             if own { local_service(protocol, number) } else { Some((address, number).into()) };
         let Some(target) = target else { return };
@@ -105,7 +105,7 @@ impl Observer for Relay {
             _ => false,
         };
         let to = view.destination();
-        let to_gateway = HostId::of(to).is_none_or(|host| host == self.gateway.id());
+        let to_gateway = HostId::from_address(to).is_none_or(|host| host == self.gateway.id());
         if opens
             && to_gateway
             && !to.is_multicast()

@@ -40,7 +40,7 @@ impl Copy {
         connection.pragma_update(None, "foreign_keys", false)?;
         connection.execute_batch(POSITION)?;
         let tables =
-            names.iter().map(|name| Table::of(&connection, name)).collect::<Result<_>>()?;
+            names.iter().map(|name| Table::read(&connection, name)).collect::<Result<_>>()?;
         Ok(Copy { connection, names, tables })
     }
 
@@ -68,8 +68,8 @@ impl Copy {
     ///
     /// # Errors
     /// SQLite's, and those of `see`.
-    pub fn each(&self, see: SeeRow<'_>) -> Result<()> {
-        rows::each(&self.connection, self.names, see)
+    pub fn for_each_row(&self, see: SeeRow<'_>) -> Result<()> {
+        rows::for_each_row(&self.connection, self.names, see)
     }
 
     /// Forgets its position: what it has is to be replaced.
@@ -111,7 +111,7 @@ impl Changes<'_> {
     /// SQLite's; the row is of a newer version's table.
     pub fn set(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         match value {
-            Some(value) => rows::put(&self.transaction, self.names, key, value),
+            Some(value) => rows::replace_row(&self.transaction, self.names, key, value),
             None => rows::remove(&self.transaction, self.tables, key),
         }
     }

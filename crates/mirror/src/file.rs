@@ -57,7 +57,7 @@ fn prepare(path: &Path, folder: &Path) -> io::Result<()> {
     }
 }
 
-/// What a database says of itself.
+/// Description that a database has of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The program's mark in SQLite's header; 0 until a program sets it.

@@ -23,7 +23,7 @@ pub use clock::{ClockRecord, Clocks, Reading};
 pub use copy::{Changes, Copy};
 pub use file::{Header, limit_file, make_durable, prepare_file};
 pub use mirror::{CommitError, Mirror};
-pub use rows::{SeeRow, all, each, key_prefix, replace};
+pub use rows::{SeeRow, for_each_row, key_prefix, read_rows, replace};
 
 use std::fmt;
 use std::sync::Arc;

@@ -75,7 +75,7 @@ impl Mirror {
         connection.pragma_update(None, "recursive_triggers", true)?;
         connection.execute_batch("CREATE TEMP TABLE changed (in_table, a, b, c, d)")?;
         let tables: Vec<Table> =
-            tables.iter().map(|name| Table::of(connection, name)).collect::<Result<_>>()?;
+            tables.iter().map(|name| Table::read(connection, name)).collect::<Result<_>>()?;
         for (number, table) in tables.iter().enumerate() {
             connection.execute_batch(&triggers(number, table))?;
         }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn sorted(connection: &Connection) -> Rows {
-        let mut all = rows::all(connection, &TABLES).unwrap();
+        let mut all = rows::read_rows(connection, &TABLES).unwrap();
         all.sort();
         all
     }
@@ -406,7 +406,7 @@ mod tests {
             changes.commit(number).unwrap();
             assert_eq!(copy.position().unwrap(), Some(number));
             let mut rows = Rows::new();
-            copy.each(&mut |key, value| {
+            copy.for_each_row(&mut |key, value| {
                 rows.push((key.to_vec(), value.to_vec()));
                 Ok(())
             })

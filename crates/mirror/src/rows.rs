@@ -21,7 +21,7 @@ pub(crate) struct Table {
 impl Table {
     /// # Errors
     /// SQLite's.
-    pub(crate) fn of(connection: &Connection, name: &'static str) -> Result<Table> {
+    pub(crate) fn read(connection: &Connection, name: &'static str) -> Result<Table> {
         let sql = "SELECT name FROM pragma_table_info(?1) WHERE pk > 0 ORDER BY pk";
         let mut statement = connection.prepare(sql)?;
         let key = statement.query_map([name], |row| row.get(0))?.collect::<Result<_>>()?;
@@ -63,9 +63,9 @@ pub(crate) fn sequence(connection: &Connection, table: &str) -> Result<Option<(K
 ///
 /// # Errors
 /// SQLite's.
-pub fn all(connection: &Connection, tables: &[&'static str]) -> Result<Rows> {
+pub fn read_rows(connection: &Connection, tables: &[&'static str]) -> Result<Rows> {
     let mut all = Rows::new();
-    each(connection, tables, &mut |key, value| {
+    for_each_row(connection, tables, &mut |key, value| {
         all.push((key.to_vec(), value.to_vec()));
         Ok(())
     })?;
@@ -76,9 +76,13 @@ pub fn all(connection: &Connection, tables: &[&'static str]) -> Result<Rows> {
 ///
 /// # Errors
 /// SQLite's, and those of `see`.
-pub fn each(connection: &Connection, tables: &[&'static str], see: SeeRow<'_>) -> Result<()> {
+pub fn for_each_row(
+    connection: &Connection,
+    tables: &[&'static str],
+    see: SeeRow<'_>,
+) -> Result<()> {
     for name in tables {
-        let table = Table::of(connection, name)?;
+        let table = Table::read(connection, name)?;
         let mut statement = connection.prepare(&format!("SELECT * FROM \"{name}\""))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
@@ -100,7 +104,7 @@ pub fn replace(connection: &mut Connection, tables: &[&'static str], rows: &Rows
     let transaction = connection.transaction()?;
     clear(&transaction, tables)?;
     for (key, value) in rows {
-        put(&transaction, tables, key, value)?;
+        replace_row(&transaction, tables, key, value)?;
     }
     transaction.commit()
 }
@@ -122,7 +126,7 @@ pub(crate) fn clear(connection: &Connection, tables: &[&'static str]) -> Result<
 }
 
 /// Stores a row in place of the one with the same key.
-pub(crate) fn put(
+pub(crate) fn replace_row(
     connection: &Connection,
     tables: &[&'static str],
     key: &[u8],

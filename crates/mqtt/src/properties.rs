@@ -50,7 +50,7 @@ const USER_PROPERTY: u8 = 0x26;
 
 /// Packets with properties, which differ in the properties that they allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum PropertyContext {
     Connect,
     Will,
     Connack,
@@ -84,26 +84,28 @@ const fn set(ids: &[u8]) -> u64 {
     bits
 }
 
-impl Place {
+impl PropertyContext {
     fn allowed(self) -> u64 {
         match self {
-            Place::Connect => set(&[0x11, 0x15, 0x16, 0x17, 0x19, 0x21, 0x22, 0x26, 0x27]),
-            Place::Will => set(&[0x01, 0x02, 0x03, 0x08, 0x09, 0x18, 0x26]),
-            Place::Connack => set(&[
+            PropertyContext::Connect => {
+                set(&[0x11, 0x15, 0x16, 0x17, 0x19, 0x21, 0x22, 0x26, 0x27])
+            }
+            PropertyContext::Will => set(&[0x01, 0x02, 0x03, 0x08, 0x09, 0x18, 0x26]),
+            PropertyContext::Connack => set(&[
                 0x11, 0x12, 0x13, 0x15, 0x16, 0x1A, 0x1C, 0x1F, 0x21, 0x22, 0x24, 0x25, 0x26, 0x27,
                 0x28, 0x29, 0x2A,
             ]),
-            Place::Publish => set(&[0x01, 0x02, 0x03, 0x08, 0x09, 0x0B, 0x23, 0x26]),
-            Place::Ack => set(&[0x1F, 0x26]),
-            Place::Subscribe => set(&[0x0B, 0x26]),
-            Place::Unsubscribe => set(&[0x26]),
-            Place::Disconnect => set(&[0x11, 0x1C, 0x1F, 0x26]),
-            Place::Auth => set(&[0x15, 0x16, 0x1F, 0x26]),
+            PropertyContext::Publish => set(&[0x01, 0x02, 0x03, 0x08, 0x09, 0x0B, 0x23, 0x26]),
+            PropertyContext::Ack => set(&[0x1F, 0x26]),
+            PropertyContext::Subscribe => set(&[0x0B, 0x26]),
+            PropertyContext::Unsubscribe => set(&[0x26]),
+            PropertyContext::Disconnect => set(&[0x11, 0x1C, 0x1F, 0x26]),
+            PropertyContext::Auth => set(&[0x15, 0x16, 0x1F, 0x26]),
         }
     }
 
     fn may_repeat(self, id: u8) -> bool {
-        id == USER_PROPERTY || (self == Place::Publish && id == SUBSCRIPTION_IDENTIFIER)
+        id == USER_PROPERTY || (self == PropertyContext::Publish && id == SUBSCRIPTION_IDENTIFIER)
     }
 }
 
@@ -128,10 +130,10 @@ impl<'a> Properties<'a> {
     #[inline]
     pub(crate) fn read(
         reader: &mut Reader<'a>,
-        place: Place,
+        place: PropertyContext,
     ) -> Result<Properties<'a>, DecodeError> {
         let length = reader.variable()?;
-        let raw = reader.take(length)?;
+        let raw = reader.bytes(length)?;
         if length > 0 {
             check(raw, place)?;
         }
@@ -143,7 +145,7 @@ impl<'a> Properties<'a> {
     /// # Errors
     /// They are none.
     pub fn of_publish(raw: &'a [u8]) -> Result<Properties<'a>, DecodeError> {
-        check(raw, Place::Publish)?;
+        check(raw, PropertyContext::Publish)?;
         Ok(Properties { raw })
     }
 
@@ -185,13 +187,13 @@ impl<'a> Properties<'a> {
     }
 
     /// Appends length and properties.
-    pub(crate) fn put(self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(self, out: &mut Vec<u8>) {
         put_variable(out, self.raw.len());
         out.extend_from_slice(self.raw);
     }
 }
 
-fn check(raw: &[u8], place: Place) -> Result<(), DecodeError> {
+fn check(raw: &[u8], place: PropertyContext) -> Result<(), DecodeError> {
     let allowed = place.allowed();
     let mut seen = 0u64;
     let mut reader = Reader::new(raw);

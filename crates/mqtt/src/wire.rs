@@ -30,7 +30,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
+    pub(crate) fn bytes(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {
         let (head, tail) = self.bytes.split_at_checked(n).ok_or(DecodeError::Length)?;
         self.bytes = tail;
         Ok(head)
@@ -38,18 +38,18 @@ impl<'a> Reader<'a> {
 
     #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(self.take(1)?[0])
+        Ok(self.bytes(1)?[0])
     }
 
     #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
-        let b = self.take(2)?;
+        let b = self.bytes(2)?;
         Ok(u16::from_be_bytes([b[0], b[1]]))
     }
 
     #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
-        let b = self.take(4)?;
+        let b = self.bytes(4)?;
         Ok(u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
     }
 
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn binary(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = self.u16()?;
-        self.take(usize::from(length))
+        self.bytes(usize::from(length))
     }
 
     #[inline]

@@ -16,7 +16,7 @@ impl Message<'_> {
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut body = Vec::with_capacity(16);
-        let kind = self.put(&mut body);
+        let kind = self.encode_body(&mut body);
         let mut datagram = Vec::with_capacity(body.len() + 4);
         if body.len() + 2 <= MAX_SHORT {
             datagram.push(u8::try_from(body.len() + 2).ok()?);
@@ -37,7 +37,7 @@ impl Message<'_> {
     }
 
     /// Appends the body; returns the message's type.
-    fn put(&self, out: &mut Vec<u8>) -> u8 {
+    fn encode_body(&self, out: &mut Vec<u8>) -> u8 {
         match *self {
             Message::Advertise { gateway_id, duration_s } => {
                 out.push(gateway_id);

@@ -183,7 +183,7 @@ impl<A: Clone + Ord> Server<A> {
             (Message::Connect { will, clean, keep_alive_s, client_id }, _) => {
                 let keep_alive = Duration::from_secs(keep_alive_s.into());
                 let hello = Hello { client_id: client_id.into(), clean, will, keep_alive };
-                self.connect(now, peer, (trust, came), hello);
+                self.connect(now, peer, trust, came, hello);
             }
             (message, Some(handle)) => {
                 self.with(now, handle, |session, cx| session.receive(cx, &message));
@@ -287,13 +287,7 @@ impl<A: Clone + Ord> Server<A> {
     }
 
     /// CONNECT, in a datagram of `came` bytes.
-    fn connect(
-        &mut self,
-        now: Instant,
-        peer: Peer<A>,
-        (trust, came): (Trust, usize),
-        hello: Hello,
-    ) {
+    fn connect(&mut self, now: Instant, peer: Peer<A>, trust: Trust, came: usize, hello: Hello) {
         let known = self.handles.get(&peer).copied();
         if let Some(handle) = known {
             let again = self.with(now, handle, |session, cx| session.connect_again(cx, &hello));
@@ -313,7 +307,7 @@ impl<A: Clone + Ord> Server<A> {
         if known.is_none() && !self.make_room(now) {
             return self.refuse(peer, ReturnCode::Congestion, "max_clients exceeded");
         }
-        self.begin(now, peer, known, (trust, came), hello);
+        self.begin(now, peer, known, trust, came, hello);
     }
 
     /// Begins a session; replaces an earlier one at its address.
@@ -322,7 +316,8 @@ impl<A: Clone + Ord> Server<A> {
         now: Instant,
         peer: Peer<A>,
         known: Option<Handle>,
-        (trust, came): (Trust, usize),
+        trust: Trust,
+        came: usize,
         hello: Hello,
     ) {
         let handle = known.unwrap_or_else(|| {

@@ -50,7 +50,7 @@ impl Certificates {
         ordered: Option<Ordered>,
     ) -> anyhow::Result<Certificates> {
         let identity = match needs_none(config) {
-            false => read_identity(&config.tls, (&config.acme, ordered), data)?,
+            false => read_identity(&config.tls, &config.acme, ordered, data)?,
             true => unseen()?,
         };
         let dtls_identity = match config.acme.is_on() {
@@ -122,7 +122,7 @@ impl Certificates {
         }
         let mut settings = lock(&self.settings);
         let identity = match self.is_seen {
-            true => read_identity(&config.tls, (&self.acme, self.ordered), &self.data)?,
+            true => read_identity(&config.tls, &self.acme, self.ordered, &self.data)?,
             false => Arc::clone(&self.identity),
         };
         let dtls_identity = match self.acme.is_on() {
@@ -144,7 +144,8 @@ fn lock(settings: &Mutex<Tls>) -> MutexGuard<'_, Tls> {
 
 fn read_identity(
     tls: &Tls,
-    (acme, ordered): (&Acme, Option<Ordered>),
+    acme: &Acme,
+    ordered: Option<Ordered>,
     data: &Path,
 ) -> anyhow::Result<Arc<Identity>> {
     match ordered.and_then(|ordered| ordered(acme, data)) {

@@ -139,7 +139,7 @@ impl Session {
         loop {
             let outcome = match self.connect(handoff) {
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => return,
-                Ok(connection) => self.serve(connection, to, publications).await,
+                Ok((sender, receiver)) => self.serve(sender, receiver, to, publications).await,
                 Err(error) => Err(error),
             };
             match outcome {
@@ -169,7 +169,8 @@ impl Session {
     /// Runs one connection until the broker ends it.
     async fn serve<P>(
         &self,
-        (sender, mut receiver): (LocalSender, LocalReceiver),
+        sender: LocalSender,
+        mut receiver: LocalReceiver,
         to: &mut impl Consume,
         publications: &mut Publications<P>,
     ) -> io::Result<()> {

@@ -15,7 +15,7 @@ use fulmar_store::{FOLLOWED, SqliteStorage};
 use parking_lot::Mutex;
 
 /// Why a node serves no more, if it knows.
-pub type Lost = Arc<Mutex<Option<String>>>;
+pub type LossReason = Arc<Mutex<Option<String>>>;
 
 /// A database; the numbers are in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,14 +48,18 @@ pub struct SharedRows {
 /// The way to the log.
 struct Link {
     store: OnceLock<Weak<SqliteStorage>>,
-    lost: Lost,
+    lost: LossReason,
     /// Makes the node give way.
     ends: Arc<AtomicBool>,
 }
 
 impl SharedRows {
     /// All rows as they were when this node took over. It ends by itself when `ends` is set.
-    pub fn new(rows: HashMap<Database, Rows>, lost: Lost, ends: Arc<AtomicBool>) -> SharedRows {
+    pub fn new(
+        rows: HashMap<Database, Rows>,
+        lost: LossReason,
+        ends: Arc<AtomicBool>,
+    ) -> SharedRows {
         SharedRows { rows, link: Arc::new(Link { store: OnceLock::new(), lost, ends }) }
     }
 

@@ -23,12 +23,12 @@ use crate::twins::types::{TwinKind, check_name};
 /// The platform's accounts and twins, for any process that may open the data folder.
 #[derive(Debug)]
 pub struct Admin {
-    database: Place,
+    database: AccountSource,
 }
 
 /// Where the accounts are.
 #[derive(Debug)]
-enum Place {
+enum AccountSource {
     /// In a database that this process has opened for it.
     Beside(Store),
     /// In the platform of this process.
@@ -38,9 +38,9 @@ enum Place {
 /// An account, as the command line shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserSummary {
-    /// What it logs in with.
+    /// Name for the login.
     pub name: String,
-    /// What people see.
+    /// Name that people see.
     pub display_name: String,
     /// Whether it is an admin of the server.
     pub server_admin: bool,
@@ -59,21 +59,21 @@ pub struct CredentialSummary {
     pub expires_at: Option<String>,
 }
 
-/// What a command line says, to be sent to the process that does it.
+/// A command line, to be sent to the process that does it.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminCommand {
     /// [`Admin::add_user`]; without a password, [`Admin::add_device`].
     AddUser {
-        /// What it logs in with.
+        /// Name for the login.
         name: String,
-        /// What people see.
+        /// Name that people see.
         display_name: Option<String>,
         /// Whether it is an admin of the server.
         server_admin: bool,
         /// A twin and the role there.
         role: Option<(String, Role)>,
-        /// Its password.
+        /// Password.
         password: Option<String>,
     },
     /// [`Admin::set_role`].
@@ -115,14 +115,14 @@ pub enum AdminCommand {
     RevokeTokens {
         /// The account.
         user: String,
-        /// Which; all, if there is none.
+        /// Name of the account; all, if there is none.
         id: Option<String>,
     },
     /// [`Admin::add_twin`].
     AddTwin {
-        /// What addresses have.
+        /// Name in addresses.
         id: String,
-        /// What people see.
+        /// Name that people see.
         name: Option<String>,
         /// Whether it is one of homes.
         homes: bool,
@@ -132,7 +132,7 @@ pub enum AdminCommand {
 }
 
 impl AdminCommand {
-    /// What the log of changes has of it: action, object, and details without secrets. `None` if it changes nothing.
+    /// Entry in the log of changes: action, object, and details without secrets. `None` if it changes nothing.
     pub fn change(&self) -> Option<(&'static str, &str, Value)> {
         Some(match self {
             AdminCommand::AddUser { name, server_admin, role, .. } => {
@@ -158,7 +158,7 @@ impl AdminCommand {
 // Some have a password.
 fulmar_text::opaque_debug!(AdminCommand);
 
-/// What comes of it.
+/// Result of a command.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminAnswer {
@@ -170,7 +170,7 @@ pub enum AdminAnswer {
     Token(String),
     /// An account's tokens.
     Tokens(Vec<CredentialSummary>),
-    /// How many tokens were revoked.
+    /// Number of tokens that were revoked.
     Revoked(usize),
     /// Identifiers and names of all twins.
     Twins(Vec<(String, String)>),
@@ -182,9 +182,9 @@ fulmar_text::opaque_debug!(AdminAnswer);
 /// An account to be made.
 #[derive(Clone, Debug)]
 pub struct UserToAdd<'a> {
-    /// What it logs in with.
+    /// Name for the login.
     pub name: &'a str,
-    /// What people see; the name, if there is none.
+    /// Name that people see; the other one, if there is none.
     pub display_name: Option<&'a str>,
     /// Whether it is an admin of the server.
     pub server_admin: bool,
@@ -198,12 +198,14 @@ impl Admin {
     /// # Errors
     /// The database cannot be opened.
     pub fn open(data: &Path, database: &Database) -> Result<Admin, Error> {
-        Ok(Admin { database: Place::Beside(Store::open(data, database, Purpose::Command)?) })
+        Ok(Admin {
+            database: AccountSource::Beside(Store::open(data, database, Purpose::Command)?),
+        })
     }
 
     /// Those of a platform that runs in this process.
     pub(crate) fn within(app: App) -> Admin {
-        Admin { database: Place::Within(app) }
+        Admin { database: AccountSource::Within(app) }
     }
 
     /// Does what a command line says. Waits for the disk, and hashes passwords.
@@ -249,8 +251,8 @@ impl Admin {
         change: impl FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Error> {
         Ok(match &self.database {
-            Place::Beside(store) => store.write_now(change)?,
-            Place::Within(app) => app.change_roster_now(change)?,
+            AccountSource::Beside(store) => store.write_now(change)?,
+            AccountSource::Within(app) => app.change_roster_now(change)?,
         })
     }
 
@@ -269,7 +271,7 @@ impl Admin {
     /// There is one of this name, or there is no such twin.
     pub fn add_device(&self, user: &UserToAdd<'_>) -> Result<(), Error> {
         // With an unknown secret, so that refusing a login takes as long as for other users.
-        let (secret, _) = credentials::make(parse_name("user", user.name)?, Time::now())?;
+        let (secret, _) = credentials::new_token(parse_name("user", user.name)?, Time::now())?;
         self.add_account(user, password::hash(&secret)?)
     }
 
@@ -320,7 +322,7 @@ impl Admin {
     /// There is no such account, or it has as many tokens as it may.
     pub fn add_token(&self, user: &str, others_end_in_ms: Option<u64>) -> Result<String, Error> {
         let (name, now) = (parse_name("user", user)?, Time::now());
-        let (token, row) = credentials::make(name, now)?;
+        let (token, row) = credentials::new_token(name, now)?;
         self.change(move |db| {
             if accounts::password(db, &row.account)?.is_none() {
                 return Err(Problem::missing("user"));
@@ -407,7 +409,7 @@ impl Admin {
         self.change(|db| {
             let members = accounts::members(db)?;
             let mut users: Vec<UserSummary> = Vec::new();
-            for account in accounts::all(db)? {
+            for account in accounts::read_all(db)? {
                 let theirs = members.iter().filter(|(_, name, _)| *name == account.name);
                 let roles = theirs.map(|(twin, _, role)| (twin.to_string(), *role)).collect();
                 users.push(UserSummary {

@@ -23,7 +23,7 @@ pub struct Announcement {
     pub payload: Vec<u8>,
     /// Whether the message is retained for later subscribers.
     pub retain: bool,
-    /// Of the bytes that may wait; given back with the announcement.
+    /// Permit for bytes that wait; given back with the announcement.
     _room: OwnedSemaphorePermit,
 }
 

@@ -32,7 +32,7 @@ const LOGINS_AT_ONCE: f64 = 5.0;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
-/// What handlers share.
+/// State that handlers share.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) settings: Settings,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::frames::types::FrameResult;
 use crate::measurements::types::{MeasurementResult, MeasurementStatus};
 
-/// What is counted.
+/// Objects that are counted.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     stored: AtomicU64,
@@ -15,7 +15,7 @@ pub(crate) struct Counts {
     frames_refused: AtomicU64,
 }
 
-/// What the platform counted since it was opened.
+/// Counts of the platform since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlatformCounts {
     /// Measurements stored.
@@ -30,7 +30,7 @@ pub struct PlatformCounts {
     pub frames_refused: u64,
     /// Bytes of photos.
     pub photo_bytes: u64,
-    /// How many they may be.
+    /// Greatest number of them.
     pub photo_limit_bytes: u64,
     /// Photos for which there was no space.
     pub photos_refused: u64,

@@ -8,7 +8,7 @@ pub enum Error {
     /// The secret that signs tokens.
     #[error("secret of the platform's tokens, {path}: {source}")]
     Secret {
-        /// Which file.
+        /// Path of the file.
         path: String,
         /// Why.
         source: std::io::Error,

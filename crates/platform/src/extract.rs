@@ -151,7 +151,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 
 type PathError<E> = serde_path_to_error::Error<E>;
 
-/// What is wrong, without where that is in the text: the field says it, and an item's sender does not know the text.
+/// The fault, without where it is in the text: the field says it, and an item's sender does not know the text.
 fn invalid_json(error: &PathError<serde_json::Error>) -> Problem {
     let inner = error.inner();
     let text = inner.to_string();
@@ -170,7 +170,7 @@ fn invalid(path: &Path, text: &str) -> Problem {
 
 const NOT_AN_OBJECT: &str = "expected an object";
 
-/// What serde says, without the names of our types.
+/// Error of serde, without the names of our types.
 fn plain(text: &str) -> &str {
     let wants_struct =
         text.rsplit_once(", expected ").is_some_and(|(_, wanted)| wanted.starts_with("struct "));
@@ -183,7 +183,7 @@ fn plain(text: &str) -> &str {
     }
 }
 
-/// What stands behind the question mark.
+/// Parameters behind the question mark.
 pub(crate) struct Params<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
@@ -238,9 +238,9 @@ where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    struct First<T, const MAX: usize>(PhantomData<T>);
+    struct BoundedVisitor<T, const MAX: usize>(PhantomData<T>);
 
-    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for First<T, MAX> {
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for BoundedVisitor<T, MAX> {
         type Value = Vec<T>;
 
         fn expecting(&self, to: &mut Formatter<'_>) -> std::fmt::Result {
@@ -259,7 +259,7 @@ where
         }
     }
 
-    from.deserialize_seq(First::<T, MAX>(PhantomData))
+    from.deserialize_seq(BoundedVisitor::<T, MAX>(PhantomData))
 }
 
 /// Reads an object; an error names the place in it.
@@ -273,7 +273,7 @@ fn understand<T: DeserializeOwned>(json: &str) -> Result<T, Problem> {
 /// not keep the others from being stored.
 #[derive(Debug)]
 pub(crate) struct Each<T> {
-    /// Its own identifier, if there is one.
+    /// Own identifier, if there is one.
     pub(crate) id: Option<String>,
     pub(crate) item: Result<T, Problem>,
 }

@@ -24,11 +24,11 @@ impl Default for Turns {
     }
 }
 
-/// What is known of a request; clones share it.
+/// State of a request; clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct InHand(Arc<Known>);
+pub(crate) struct InHand(Arc<CallerState>);
 
-struct Known {
+struct CallerState {
     account: OnceLock<Name>,
     /// Whether the caller still is who it was found to be.
     still_is: Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>,
@@ -36,13 +36,13 @@ struct Known {
     turn: OnceLock<OwnedSemaphorePermit>,
 }
 
-fulmar_text::opaque_debug!(Known { account });
+fulmar_text::opaque_debug!(CallerState { account });
 
 impl InHand {
-    /// Of a request that has just come: nothing is known yet.
+    /// State of a request that has just come: nothing is known yet.
     pub(crate) fn new(turns: &Turns) -> InHand {
         let (account, turns, turn) = (OnceLock::new(), turns.clone(), OnceLock::new());
-        InHand(Arc::new(Known { account, still_is: Mutex::default(), turns, turn }))
+        InHand(Arc::new(CallerState { account, still_is: Mutex::default(), turns, turn }))
     }
 
     /// The request has a token of this account, as `still_is` finds out again.

@@ -13,7 +13,7 @@ use utoipa::{PartialSchema, ToSchema};
 #[serde(transparent)]
 pub(crate) struct Bounded<const MIN: i64, const MAX: i64>(f64);
 
-/// What a register shows, in its unit.
+/// Value of a register, in its unit.
 pub(crate) type Amount = Bounded<-1_000_000_000_000, 1_000_000_000_000>;
 /// Received power, dBm.
 pub(crate) type Rssi = Bounded<-200, 100>;
@@ -78,7 +78,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// As two columns.
+    /// The position as two columns.
     pub(crate) fn columns(place: Option<Place>) -> (Option<f64>, Option<f64>) {
         (place.map(|place| *place.lat), place.map(|place| *place.lon))
     }

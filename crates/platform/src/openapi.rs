@@ -103,7 +103,7 @@ fn complete(path: &str, operation: &mut Operation) {
     }
 }
 
-/// What the parts of paths are where handlers do not declare something else.
+/// Parts of paths where handlers do not declare something else.
 fn name_in_path(name: &str) -> Parameter {
     let path = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path);
     path.required(Required::True).schema(Some(Ref::from_schema_name("Name"))).build()

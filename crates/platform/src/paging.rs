@@ -10,7 +10,7 @@ const USUAL: usize = 100;
 /// Items of a page at most, unless the list allows more.
 pub(crate) const MOST: usize = 1000;
 
-/// Which end of a list comes first.
+/// Order of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Order {
@@ -21,7 +21,7 @@ pub(crate) enum Order {
     Desc,
 }
 
-/// Which page.
+/// Page that is requested.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

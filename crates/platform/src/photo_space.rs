@@ -11,26 +11,26 @@ use parking_lot::Mutex;
 use crate::log_limit::LogLimit;
 use crate::problem::Problem;
 
-/// What a photo takes besides its bytes: its row, and on average half a page at its end.
+/// Space that a photo takes besides its bytes: its row, and on average half a page at its end.
 pub(crate) const OVERHEAD_BYTES: u64 = 2500;
 
 /// The space, and who has how much of it.
 #[derive(Debug)]
 pub(crate) struct PhotoSpace {
     limit: u64,
-    held: Mutex<Held>,
+    held: Mutex<SpaceUse>,
     log: LogLimit,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct SpaceUse {
     bytes: u64,
     accounts: HashMap<String, u64>,
     twins: HashMap<String, u64>,
     refused: u64,
 }
 
-/// What is used, what may be, and how many photos were refused.
+/// Space in use, space that may be used, and the number of photos that were refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PhotoTotals {
     pub(crate) used: u64,
@@ -53,7 +53,7 @@ impl PhotoSpace {
     ///
     /// # Errors
     /// There is no room for it: 507.
-    pub(crate) fn take(&self, twin: &str, account: &str, bytes: u64) -> Result<(), Problem> {
+    pub(crate) fn reserve(&self, twin: &str, account: &str, bytes: u64) -> Result<(), Problem> {
         let bytes = bytes + OVERHEAD_BYTES;
         let mut held = self.held.lock();
         let Some(detail) = held.lacks(self.limit, twin, account, bytes) else {
@@ -87,7 +87,7 @@ impl PhotoSpace {
     }
 }
 
-impl Held {
+impl SpaceUse {
     fn add(&mut self, twin: &str, account: &str, bytes: u64) {
         self.bytes += bytes;
         *self.accounts.entry(account.to_owned()).or_default() += bytes;
@@ -127,7 +127,7 @@ mod tests {
     const PHOTO: u64 = 10_000 - OVERHEAD_BYTES;
 
     fn fill(space: &PhotoSpace, twin: &str, account: &str) -> usize {
-        (0..1000).take_while(|_| space.take(twin, account, PHOTO).is_ok()).count()
+        (0..1000).take_while(|_| space.reserve(twin, account, PHOTO).is_ok()).count()
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(fill(&space, "north", "bob"), 24);
         assert_eq!(fill(&space, "north", "eve"), 0, "three quarters are the twin's");
         assert_eq!(fill(&space, "south", "eve"), 13);
-        assert_eq!(space.take("north", "ann", PHOTO).unwrap_err().status(), 507);
+        assert_eq!(space.reserve("north", "ann", PHOTO).unwrap_err().status(), 507);
         let PhotoTotals { used, refused, .. } = space.totals();
         assert_eq!((used, refused), (880_000, 5));
         space.give_back("north", "ann", PHOTO);
@@ -148,10 +148,10 @@ mod tests {
     fn what_was_stored_before_counts() {
         let space = PhotoSpace::new(1_000_000);
         space.load("north", "ann", 500_000);
-        assert!(space.take("north", "ann", PHOTO).is_ok());
+        assert!(space.reserve("north", "ann", PHOTO).is_ok());
         assert_eq!(fill(&space, "north", "ann"), 0);
         space.load("south", "bob", 2_000_000);
-        let full = space.take("south", "eve", 1).unwrap_err();
+        let full = space.reserve("south", "eve", 1).unwrap_err();
         assert!(full.detail().starts_with("the server's space"), "{full:?}");
     }
 }

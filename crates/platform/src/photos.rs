@@ -24,7 +24,6 @@ use crate::table::in_parts;
 use crate::text::Name;
 use crate::time::Time;
 
-/// Bytes of a photo.
 const MAX_PHOTO_BYTES: usize = 4 * 1024 * 1024;
 
 /// Kinds that are taken, by how their bytes begin: what a client calls them does not matter.
@@ -75,9 +74,9 @@ pub(crate) async fn put(Call(app, member): Call, Id(id): Id, request: Request) -
             Some(_) => return Err(Problem::conflict("another photo has this id")),
             None => {}
         }
-        space.photo_space.take(&member.twin, member.name(), length)?;
+        space.photo_space.reserve(&member.twin, member.name(), length)?;
         is_counted.store(true, Relaxed);
-        photos::add(db, (&member.twin, &id), (kind, &bytes), member.name(), Time::now())?;
+        photos::add(db, &member.twin, &id, kind, &bytes, member.name(), Time::now())?;
         Ok(true)
     });
     let new = new.await;
@@ -129,7 +128,6 @@ struct Parts {
 }
 
 impl Parts {
-    /// All of its bytes.
     fn stream(self, length: u64) -> impl Stream<Item = Result<Bytes, Problem>> + Send + 'static {
         stream::try_unfold((self, 0), move |(parts, offset)| async move {
             if offset >= length {
@@ -146,7 +144,7 @@ impl Parts {
         let read = self
             .app
             .store
-            .read(move |db| Ok(photos::part(db, (&twin, &id, received_at), (offset, PART_BYTES))?));
+            .read(move |db| Ok(photos::part(db, &twin, &id, received_at, offset, PART_BYTES)?));
         // Its twin may have been deleted meanwhile.
         let bytes = read.await?.filter(|bytes| !bytes.is_empty());
         bytes.map(Bytes::from).ok_or_else(|| Problem::missing("photo"))

@@ -37,7 +37,7 @@ pub struct AdmittedUser {
     pub user: String,
     /// Until when it is good, in milliseconds since 1970; [`u64::MAX`] for what does not expire.
     pub until_ms: u64,
-    /// What was shown, for [`Platform::is_session`].
+    /// Credential that was shown, for [`Platform::is_session`].
     pub session: String,
 }
 
@@ -95,7 +95,7 @@ impl Platform {
         Ok(sqlite::check_version(path, version)?)
     }
 
-    /// What handlers share.
+    /// State that handlers share.
     pub(crate) fn app(&self) -> &App {
         &self.app
     }
@@ -268,7 +268,8 @@ impl Platform {
         let reader = publisher.unwrap_or_else(|| receiver.clone());
         let reads = role.is_some_and(|role| role.may(Deed::Read));
         let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, reads, now };
-        let results = crate::frames::handlers::take(&self.app, sender, receiver.clone(), frames);
+        let results =
+            crate::frames::handlers::store_frames(&self.app, sender, receiver.clone(), frames);
         for result in results.await? {
             static LOG: LogLimit = LogLimit::new();
             let FrameResult { status, meter, detail: Some(detail), .. } = result else { continue };
@@ -303,7 +304,7 @@ impl Platform {
         Ok(one_by_one(messages, take, refused).await?)
     }
 
-    /// What was counted since it was opened.
+    /// Counts since it was opened.
     pub fn counts(&self) -> PlatformCounts {
         let PhotoTotals { used, limit, refused } = self.app.photo_space.totals();
         PlatformCounts {

@@ -18,7 +18,7 @@ use crate::extract::Each;
 use crate::problem::{Problem, internal};
 use crate::text::Name;
 
-/// What a handler gives.
+/// Answer of a handler.
 pub(crate) type Answer = Result<Response, Problem>;
 
 /// The conditions of a request.
@@ -189,7 +189,7 @@ pub(crate) struct ImportResults {
 
 impl ImportResults {
     /// Stores each item under its name, which no earlier one of the import may have.
-    pub(crate) fn of<T>(
+    pub(crate) fn store_each<T>(
         items: Vec<Each<T>>,
         name_of: impl Fn(&T) -> Result<Name, Problem>,
         mut store: impl FnMut(&Name, &T) -> Result<Imported, Problem>,
@@ -211,7 +211,7 @@ impl ImportResults {
     }
 }
 
-/// What a cursor stands for.
+/// Value of a cursor.
 pub(crate) fn open_cursor(cursor: Option<&str>) -> Result<Option<String>, Problem> {
     let Some(cursor) = cursor else { return Ok(None) };
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
@@ -219,13 +219,13 @@ pub(crate) fn open_cursor(cursor: Option<&str>) -> Result<Option<String>, Proble
     text.map(Some).ok_or_else(wrong_cursor)
 }
 
-/// What a cursor stands for that was made of a number.
+/// Value of a cursor that was made of a number.
 pub(crate) fn open_number(cursor: Option<&str>) -> Result<Option<i64>, Problem> {
     let number = open_cursor(cursor)?.map(|text| text.parse());
     number.transpose().map_err(|_| wrong_cursor())
 }
 
-/// What a cursor stands for that was made of two numbers and a space between.
+/// Value of a cursor that was made of two numbers and a space between.
 pub(crate) fn open_numbers(cursor: Option<&str>) -> Result<Option<(i64, i64)>, Problem> {
     let Some(text) = open_cursor(cursor)? else { return Ok(None) };
     let numbers = text.split_once(' ').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));

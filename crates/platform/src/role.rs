@@ -6,7 +6,7 @@ use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What a member of a twin is.
+/// Role of a member of a twin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -22,7 +22,7 @@ pub enum Role {
     Viewer,
 }
 
-/// What a request does, as far as roles go.
+/// Action of a request, as far as roles go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     /// Looks at meters' names and radio addresses, and at its own devices.

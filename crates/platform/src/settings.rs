@@ -8,16 +8,16 @@ use crate::store::sql::Database;
 use crate::time::{DAY_MS, Time};
 
 fulmar_text::with_defaults! {
-    /// What can be set.
+    /// Settings of the platform.
     #[derive(Clone, Debug)]
     pub struct Settings {
-        /// How long a token is good, in seconds.
+        /// Lifetime of a token, in seconds.
         pub token_lifetime_s: u32 = 30 * 24 * 3600,
         /// Requests an account may make a second in the long run; four times as many at once.
         pub max_requests_per_s: u32 = 200,
         /// Bytes of photos that an account may store per day, a day's worth at once.
         pub photo_bytes_per_day: u64 = 512_000_000,
-        /// How long what sensors measured is kept.
+        /// Time for which measurements of sensors are kept.
         pub monitoring: Monitoring = Monitoring::default(),
         /// Whose days and months reports have; of UTC if nothing is set.
         pub time_zone: TimeZone = TimeZone::UTC,
@@ -25,7 +25,7 @@ fulmar_text::with_defaults! {
         pub database: Database = Database::File,
         /// Addresses to which webhooks may connect besides public ones.
         pub webhook_allowlist: WebhookAllowlist = WebhookAllowlist::default(),
-        /// What it may take of the disk.
+        /// Space that it may take of the disk.
         pub disk: DiskLimits = DiskLimits::default(),
         /// Memory for answers that clients have not taken yet.
         pub answers: AnswerSpace = AnswerSpace::new(usize::MAX),
@@ -44,7 +44,7 @@ pub fn time_zone(name: &str) -> Result<TimeZone, String> {
 }
 
 fulmar_text::with_defaults! {
-    /// What the platform may take of the disk, in bytes.
+    /// Space that the platform may take of the disk, in bytes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DiskLimits {
         /// SQLite's file, without its write-ahead log.
@@ -53,7 +53,7 @@ fulmar_text::with_defaults! {
         pub photos: u64 = u64::MAX,
     }
 
-    /// How long what sensors measured is kept, in ever coarser forms.
+    /// Time for which measurements of sensors are kept, in ever coarser forms.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Monitoring {
         /// Days single measurements are kept.

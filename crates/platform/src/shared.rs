@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmar_mirror::{Share, Shared};
 
-/// What the platforms of a cluster's nodes share.
+/// State that the platforms of a cluster's nodes share.
 #[derive(Debug)]
 pub struct SharedPlatform {
     /// Shares changes of SQLite's tables ([`crate::copy`]); with PostgreSQL, says whether this node serves.

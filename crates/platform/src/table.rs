@@ -27,10 +27,10 @@ use crate::time::Time;
 pub(crate) struct Outline {
     /// Part of the file's name.
     pub(crate) name: &'static str,
-    /// Of the sheet in an Excel file.
+    /// Name of the sheet in an Excel file.
     pub(crate) sheet: &'static str,
     pub(crate) columns: &'static [&'static str],
-    /// What its rows are called.
+    /// Name of its rows.
     pub(crate) rows: &'static str,
     /// The parameter that asks for less of them.
     pub(crate) narrow: &'static str,
@@ -73,14 +73,14 @@ impl Outline {
     }
 }
 
-/// What kind of file a table becomes.
+/// File format of a table.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Csv,
     Xlsx,
 }
 
-/// What stands in a table.
+/// Contents of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
     Text(String),
@@ -112,7 +112,7 @@ impl Cell {
         }
     }
 
-    /// As CSV has it, before quoting.
+    /// Text of the cell in CSV, before quoting.
     fn plain(&self) -> String {
         match self {
             Cell::Text(text) => without_formulas(text).into_owned(),
@@ -187,7 +187,7 @@ pub(crate) async fn in_parts(
     Ok(Body::from_stream(first.chain(parts.map(|part| part.map_err(broken)))))
 }
 
-/// What ends an answer that has begun.
+/// Error that ends an answer that has begun.
 fn broken(problem: Problem) -> std::io::Error {
     tracing::warn!("platform: an answer was cut off: {}", problem.detail());
     std::io::Error::other(problem.detail().to_owned())

@@ -16,7 +16,7 @@ pub(crate) const SECOND_MS: i64 = 1000;
 pub(crate) const HOUR_MS: i64 = 3600 * SECOND_MS;
 pub(crate) const DAY_MS: i64 = 24 * HOUR_MS;
 
-/// How far a device's clock may be ahead.
+/// Time by which a device's clock may be ahead.
 const MAX_AHEAD_MS: i64 = DAY_MS;
 
 /// A moment, to the millisecond.

@@ -21,7 +21,7 @@ pub(crate) fn position_topic(twin: &Name, device: &Name) -> String {
     format!("fulmar/{twin}/instance/{device}/position")
 }
 
-/// What a topic's or filter's levels say behind `fulmar/TWIN/`, and whether the role allows it to `user`;
+/// Meaning of a topic's or filter's levels behind `fulmar/TWIN/`, and whether the role allows it to `user`;
 /// `whose` is asked of devices, by name.
 pub(crate) fn allowed(
     role: Role,

@@ -15,7 +15,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_ON: Duration = Duration::from_secs(1);
 /// Before it is first looked: what the broker kept while the platform was away comes first.
 const SETTLE: Duration = Duration::from_secs(30);
-/// How often what is old is forgotten.
+/// Interval at which old data is removed.
 const FORGET_EVERY: Duration = Duration::from_secs(3600);
 /// Between two parts of it, so that others can store something.
 const BREATH: Duration = Duration::from_millis(20);

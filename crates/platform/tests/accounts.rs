@@ -181,7 +181,7 @@ async fn who_loses_something_is_told_of() {
     assert!(heard.try_recv().is_err());
 }
 
-/// Its entries, each with its result; refuses all if it is full.
+/// Entries, each with its result; refuses all if it is full.
 #[derive(Clone, Default)]
 struct Log {
     entries: Arc<Mutex<Vec<(RosterChange, String)>>>,

@@ -51,7 +51,7 @@ struct Meter {
     address: String,
     key: String,
     mode: Mode,
-    /// Its telegrams, oldest first, without checksums.
+    /// Telegrams, oldest first, without checksums.
     frames: Vec<Vec<u8>>,
     /// Those that it sends after the manipulations, if our own encoder makes them, and what they say.
     later: Vec<(Vec<u8>, f64)>,
@@ -70,7 +70,7 @@ fn hex(bytes: &[u8]) -> String {
 fn address(frame: &[u8], with_model: bool) -> String {
     let received = Received { bytes: frame.to_vec(), ..Received::default() };
     let Address { manufacturer, id, version, medium } =
-        Sighting::of(&received, None).unwrap().meter;
+        Sighting::from_received(&received, None).unwrap().meter;
     let short = format!("{manufacturer}-{id}");
     if with_model { format!("{short}-{version:02x}-{:02x}", medium.0) } else { short }
 }

@@ -9,7 +9,6 @@ use crate::error::ScramError;
 /// Bytes of a nonce that a peer may choose.
 const MAX_NONCE_BYTES: usize = 256;
 
-/// A message as text.
 pub(crate) fn text(message: &[u8]) -> Result<&str, ScramError> {
     if message.len() > MAX_MESSAGE_BYTES {
         return Err(ScramError::Malformed("it is too long"));

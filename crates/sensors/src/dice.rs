@@ -11,7 +11,7 @@ impl Dice {
     }
 
     /// Another source, for a part of the whole.
-    pub(crate) fn of(self, part: u64) -> Dice {
+    pub(crate) fn derive(self, part: u64) -> Dice {
         Dice(mix(self.0 ^ mix(part.wrapping_add(1))))
     }
 
@@ -28,7 +28,7 @@ impl Dice {
 
     /// About normally distributed, mean 0 and standard deviation 1, never beyond 3.5: the sum of four even numbers.
     pub(crate) fn bell(self, what: u64) -> f64 {
-        let parts = self.of(what);
+        let parts = self.derive(what);
         let sum: f64 = (0..4).map(|part| parts.share(part)).sum();
         (sum - 2.0) * 3f64.sqrt()
     }
@@ -66,6 +66,6 @@ mod tests {
         assert!((spread - 1.0).abs() < 0.05, "{spread}");
         assert_eq!(dice.share(7).to_bits(), Dice::new(1).share(7).to_bits());
         assert_ne!(dice.share(7).to_bits(), Dice::new(2).share(7).to_bits());
-        assert_ne!(dice.of(1).share(7).to_bits(), dice.of(2).share(7).to_bits());
+        assert_ne!(dice.derive(1).share(7).to_bits(), dice.derive(2).share(7).to_bits());
     }
 }

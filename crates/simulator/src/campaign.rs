@@ -34,7 +34,7 @@ pub fn campaign<S: Setting>(play: impl Fn(&Script<S>) -> Result<Played, Failure>
             Err(failure) => {
                 let seconds = start.elapsed().as_secs_f64();
                 println!("found after {} schedules and {seconds:.1} s", seed - first + 1);
-                show(seed, steps, &failure, &play);
+                print_failure(seed, steps, &failure, &play);
                 return ExitCode::FAILURE;
             }
         }
@@ -56,7 +56,7 @@ pub fn campaign<S: Setting>(play: impl Fn(&Script<S>) -> Result<Played, Failure>
     ExitCode::SUCCESS
 }
 
-fn show<S: Setting>(
+fn print_failure<S: Setting>(
     seed: u64,
     steps: usize,
     failure: &Failure,

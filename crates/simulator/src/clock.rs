@@ -9,7 +9,7 @@ use fulmar_mirror::Reading;
 /// When a world begins: 2026-02-02.
 const BEGIN_MS: i64 = 1_770_000_000_000;
 
-/// What clocks show when a world begins.
+/// Time of the clocks when a world begins.
 pub(crate) const BEGIN: Reading =
     Reading { time: BEGIN_MS, wall: BEGIN_MS, since_boot: 1_000_000, boot: 1 };
 
@@ -17,7 +17,7 @@ pub(crate) const BEGIN: Reading =
 /// machine was suspended, or off for a time that was not known.
 pub(crate) type Moved = (i64, i64, i64);
 
-/// How the wall clock is set.
+/// Changes of the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wall {
     /// To the time that it really is.
@@ -28,7 +28,7 @@ pub enum Wall {
     Unset,
 }
 
-/// What happens to the machine, or to the broker's process.
+/// Events of the machine, or of the broker's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockStep {
     /// The wall clock is set.
@@ -45,11 +45,11 @@ pub enum ClockStep {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) shows: Reading,
-    /// How far the wall clock is ahead.
+    /// Time by which the wall clock is ahead.
     ahead: i64,
     /// It was ahead once: what is known of it may be, still.
     was_ahead: bool,
-    /// How long the process has run.
+    /// Time for which the process has run.
     age: i64,
     /// For how long the machine was off, and how much longer than really what is stored may last therefore.
     off: (i64, i64),

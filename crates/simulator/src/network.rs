@@ -60,7 +60,7 @@ pub(crate) struct Line {
     pub(crate) stalled_in: Tick,
     /// The broker has closed it because of such a batch.
     pub(crate) closed_by_stall: bool,
-    /// Its client has a Keep Alive.
+    /// The client has a Keep Alive.
     pub(crate) keeps_alive: bool,
     /// Whether the client's end waits behind what the broker leaves unread.
     pub(crate) is_patient: bool,
@@ -108,7 +108,7 @@ impl Wire {
     }
 
     /// Puts whole packets into the network towards the client.
-    pub(crate) fn put(&mut self, mut bytes: &[u8]) {
+    pub(crate) fn push_packets(&mut self, mut bytes: &[u8]) {
         while let Ok(Some(frame)) = peek_frame(bytes, usize::MAX) {
             self.to_client.push_back(bytes[..frame.len].to_vec());
             bytes = &bytes[frame.len..];

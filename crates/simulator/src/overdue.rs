@@ -30,7 +30,6 @@ impl Overdue {
         self.timeout != Duration::MAX
     }
 
-    /// A turn has ended.
     pub(crate) fn turn_ended(&mut self, disk: &dyn Volume, now: Timestamp) {
         if self.is_possible() {
             let last = disk.submit(&mut Vec::new());

@@ -5,7 +5,6 @@ use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{FilterList, Subscribe, SubscribeOptions, Unsubscribe};
 use fulmar_mqtt::{Packet, PacketId, Properties, ReasonCode, Version};
 
-/// Encodes a packet.
 pub(crate) fn encoded(packet: &Packet<'_>, version: Version) -> Vec<u8> {
     let mut bytes = Vec::new();
     packet.encode(version, &mut bytes);

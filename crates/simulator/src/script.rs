@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use fastrand::Rng;
 
-/// How a world is set up.
+/// Setup of a world.
 pub trait Setting: Clone + Debug {
     /// A step. Every step is valid in every state (it does nothing if impossible), so that steps can be removed to find
     /// the few that matter.
@@ -24,7 +24,7 @@ pub struct Script<S: Setting> {
     pub seed: u64,
     /// The world.
     pub setup: S,
-    /// Its steps.
+    /// Steps.
     pub steps: Vec<S::Step>,
     /// Whether a failure lists its steps.
     pub aloud: bool,
@@ -56,7 +56,7 @@ pub struct Failure {
     pub story: Vec<String>,
 }
 
-/// What a complete schedule has done.
+/// Counts of a complete schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Played {
     /// Packets that clients read.
@@ -65,9 +65,9 @@ pub struct Played {
     pub sent: u64,
     /// Refusals because storage was stalled.
     pub refused: u64,
-    /// How often a client was found waiting because an internal session was behind.
+    /// Number of clients found waiting because an internal session was behind.
     pub delayed: u64,
-    /// How often liars were denied what they asked for.
+    /// Number of requests that liars were denied.
     pub denied: u64,
 }
 
@@ -81,7 +81,7 @@ impl Played {
         self.denied += other.denied;
     }
 
-    /// What clients have suffered, for people.
+    /// Events that clients have suffered, for people.
     pub(crate) fn troubles(&self) -> String {
         match (self.refused, self.delayed, self.denied) {
             (0, 0, 0) => String::new(),
@@ -98,7 +98,7 @@ pub struct Story(Option<Rc<RefCell<Vec<String>>>>);
 
 impl Story {
     /// Adds an event, if the schedule is played aloud.
-    pub fn tell(&self, words: impl FnOnce() -> String) {
+    pub fn add_event(&self, words: impl FnOnce() -> String) {
         if let Story(Some(lines)) = self {
             lines.borrow_mut().push(words());
         }
@@ -126,7 +126,7 @@ impl<S: Setting> Script<S> {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut simulation = begin(story.clone())?;
             for step in &self.steps {
-                story.tell(|| format!("{step:?}"));
+                story.add_event(|| format!("{step:?}"));
                 simulation.step(*step)?;
                 at += 1;
             }

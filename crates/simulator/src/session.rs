@@ -133,7 +133,7 @@ impl<P, R> Session<P, R> {
             let out = self.machine.output(CONTROL).to_vec();
             let mut rest = &*out;
             while let Ok(Some(frame)) = peek_frame(rest, usize::MAX) {
-                world.say(line, StreamKey::CONTROL, rest[..frame.len].to_vec());
+                world.client_sends(line, StreamKey::CONTROL, rest[..frame.len].to_vec());
                 rest = &rest[frame.len..];
             }
             if out.is_empty() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::{Limits, ListenerPolicy, Peer, TransportKind};
 
-/// How the broker is set up, each time that it starts.
+/// Setup of the broker, each time that it starts.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,

@@ -12,8 +12,7 @@ use fulmar_broker::storage::{
 };
 use fulmar_mqtt::PacketId;
 
-/// A flow of a session.
-pub(crate) type Place = (SessionKey, FlowId);
+pub(crate) type FlowKey = (SessionKey, FlowId);
 
 /// Rows of other parts of the server.
 pub(crate) type Rows = BTreeMap<RowKey, Arc<[u8]>>;
@@ -24,7 +23,7 @@ pub struct Tables {
     /// Sessions by key.
     pub sessions: BTreeMap<SessionKey, SessionRecord>,
     /// Flags and expiry in seconds of persistent flows.
-    pub flows: BTreeMap<Place, (u8, u64)>,
+    pub flows: BTreeMap<FlowKey, (u8, u64)>,
     /// Subscriptions by session and filter.
     pub subscriptions: BTreeMap<(SessionKey, Box<str>), SubscriptionRecord>,
     /// Outgoing queues.
@@ -105,7 +104,7 @@ impl Tables {
         self.inbound.retain(|at| at.0 != key);
     }
 
-    fn remove_flow(&mut self, place: Place) {
+    fn remove_flow(&mut self, place: FlowKey) {
         self.flows.remove(&place);
         self.subscriptions.retain(|_, record| (record.session, record.flow) != place);
         self.inbound.retain(|at| (at.0, at.1) != place);

@@ -10,7 +10,7 @@ use crate::world::World;
 /// A step of a worker or of storage. Numbers choose among the possibilities: a `line` among the connections with input, a
 /// `stream` among the streams of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum WorkStep {
     /// A worker reads one input of a connection.
     Read { line: usize, stream: usize },
     /// A worker takes its events and sends.
@@ -29,18 +29,18 @@ pub struct Amid {
     /// Before which of its receivers.
     pub(crate) before: usize,
     /// The steps.
-    pub(crate) asides: [Option<Work>; 3],
+    pub(crate) asides: [Option<WorkStep>; 3],
 }
 
 impl World {
     /// Takes a step. Returns whether a worker has read something.
-    pub(crate) fn work(&mut self, work: Work) -> bool {
+    pub(crate) fn work(&mut self, work: WorkStep) -> bool {
         match work {
-            Work::Read { line, stream } => return self.read_any(line, stream, None),
-            Work::Exchange { worker } => drop(self.exchange(worker % self.workers())),
-            Work::EndTurn { worker } => self.end_turn(worker % self.workers()),
-            Work::Timers { worker } => self.fire_timers(worker % self.workers()),
-            Work::Commit { most } => drop(self.commit(most)),
+            WorkStep::Read { line, stream } => return self.read_any(line, stream, None),
+            WorkStep::Exchange { worker } => drop(self.exchange(worker % self.workers())),
+            WorkStep::EndTurn { worker } => self.end_turn(worker % self.workers()),
+            WorkStep::Timers { worker } => self.fire_timers(worker % self.workers()),
+            WorkStep::Commit { most } => drop(self.commit(most)),
         }
         false
     }

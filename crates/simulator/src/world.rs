@@ -177,7 +177,7 @@ impl World {
     }
 
     /// The client sends a packet, or a flow header, on a stream, which this opens.
-    pub(crate) fn say(&mut self, line: usize, key: StreamKey, bytes: Vec<u8>) {
+    pub(crate) fn client_sends(&mut self, line: usize, key: StreamKey, bytes: Vec<u8>) {
         self.input(line, key, Input::Bytes(bytes));
     }
 
@@ -445,7 +445,7 @@ impl World {
                 let output = connection.output(shard, key);
                 let more = output.more && !output.bytes.is_empty();
                 if !line.cut {
-                    wire.put(&output.bytes);
+                    wire.push_packets(&output.bytes);
                 }
                 shard.recycle(output.bytes);
                 if !more {

@@ -2,7 +2,7 @@
 //! message has the same identifier and time whenever it comes again.
 
 use fulmar_broker::{Arrival, PublishHook};
-use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
+use fulmar_gateway::identity::{MessageIdentity, SentPublication, Stamper};
 use fulmar_mqtt::Properties;
 use fulmar_mqtt::topic::matches;
 use fulmar_transport::Clock;
@@ -31,7 +31,7 @@ impl PublishHook for Stamps {
             return None;
         }
         // Without a packet identifier, no hash of what the client has sent is made: only the gateway asks for it.
-        let sent = Sent { client_id, packet_id: None, dup, topic, payload };
+        let sent = SentPublication { client_id, packet_id: None, dup, topic, payload };
         let added = self.stamper.stamp(&identity, &sent, Clock::wall().0);
         Some(added.as_properties().raw().to_vec())
     }

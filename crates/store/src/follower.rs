@@ -109,7 +109,7 @@ impl Follower {
     /// SQLite's.
     pub fn rows(&mut self, database: u8) -> Result<Rows, FollowError> {
         self.flush()?;
-        Ok(rows::all(&self.connection, database)?)
+        Ok(rows::read_rows(&self.connection, database)?)
     }
 
     /// Whether a database that another part of the server shares has a row whose key begins like this.
@@ -127,7 +127,7 @@ impl Follower {
     /// SQLite's, and those of `see`.
     pub fn each_row(&mut self, database: u8, see: SeeRow<'_>) -> Result<u64, FollowError> {
         self.flush()?;
-        rows::each(&self.connection, database, see)?;
+        rows::for_each_row(&self.connection, database, see)?;
         Ok(self.reader.whole().number)
     }
 

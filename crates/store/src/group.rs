@@ -43,7 +43,6 @@ pub(crate) struct InboundSlot {
 pub(crate) struct Group {
     /// Number of the last batch in it.
     pub(crate) last: Seq,
-    /// Batches in it.
     pub(crate) batches: u64,
     /// Operations handed over for it.
     pub(crate) ops: u64,

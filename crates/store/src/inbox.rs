@@ -58,7 +58,7 @@ pub(crate) struct Inbox {
 }
 
 /// Why [`Inbox::wait`] returned.
-pub(crate) enum Work {
+pub(crate) enum InboxEvent {
     /// Batches to write.
     Chunk(Chunk),
     /// No batch arrived until the given time.
@@ -126,27 +126,27 @@ impl Inbox {
 
     /// Waits for a chunk, but not before `not_before` unless one is full; reports quiet at
     /// `quiet_at` if one is given and nothing has come.
-    pub(crate) fn wait(&self, not_before: Instant, quiet_at: Option<Instant>) -> Work {
+    pub(crate) fn wait(&self, not_before: Instant, quiet_at: Option<Instant>) -> InboxEvent {
         let mut state = self.state.lock();
         loop {
             let now = Instant::now();
             if std::mem::take(&mut state.nudged) {
-                return Work::Nudged;
+                return InboxEvent::Nudged;
             }
             if let Some(front) = state.chunks.front() {
                 let full = front.ops.len() >= self.chunk_ops;
                 if (full || state.closing || now >= not_before)
                     && let Some(chunk) = state.chunks.pop_front()
                 {
-                    return Work::Chunk(chunk);
+                    return InboxEvent::Chunk(chunk);
                 }
                 state.asleep = Asleep::UntilFull;
                 self.changed.wait_until(&mut state, not_before);
             } else if state.closing {
-                return Work::Closed;
+                return InboxEvent::Closed;
             } else if let Some(at) = quiet_at {
                 if now >= at {
-                    return Work::Quiet;
+                    return InboxEvent::Quiet;
                 }
                 state.asleep = Asleep::UntilBatch;
                 self.changed.wait_until(&mut state, at);

@@ -122,7 +122,7 @@ fn inbound(connection: &Connection) -> Result<Vec<(SessionKey, FlowId, PacketId)
     })
 }
 
-fn take(messages: &mut Messages, id: u64) -> Option<Arc<Message>> {
+fn take_message(messages: &mut Messages, id: u64) -> Option<Arc<Message>> {
     let (message, references) = messages.get_mut(&MessageId(id))?;
     *references += 1;
     Some(Arc::clone(message))
@@ -130,7 +130,7 @@ fn take(messages: &mut Messages, id: u64) -> Option<Arc<Message>> {
 
 fn retained(connection: &Connection, messages: &mut Messages) -> Result<Vec<Arc<Message>>> {
     let rows = collect(connection, "SELECT message FROM retained", |row| {
-        Ok(take(messages, get_u64(row, 0)?))
+        Ok(take_message(messages, get_u64(row, 0)?))
     })?;
     remove_dangling(connection, &rows, "retained")?;
     Ok(rows.into_iter().flatten().collect())
@@ -146,7 +146,7 @@ fn queued(connection: &Connection, messages: &mut Messages) -> Result<Vec<Queued
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let Some(message) = take(messages, get_u64(row, 3)?) else {
+        let Some(message) = take_message(messages, get_u64(row, 3)?) else {
             dangling = true;
             continue;
         };

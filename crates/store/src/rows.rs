@@ -54,7 +54,7 @@ pub(crate) fn drop_table(connection: &Connection) -> Result<()> {
     connection.execute_batch("DROP TABLE IF EXISTS shared_row; DROP TABLE IF EXISTS shared_change")
 }
 
-pub(crate) fn all(connection: &Connection, database: u8) -> Result<Rows> {
+pub(crate) fn read_rows(connection: &Connection, database: u8) -> Result<Rows> {
     let sql = "SELECT key, value FROM shared_row WHERE database = ?1 ORDER BY key";
     let mut statement = connection.prepare(sql)?;
     let rows = statement.query_map([database], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -62,7 +62,7 @@ pub(crate) fn all(connection: &Connection, database: u8) -> Result<Rows> {
 }
 
 /// Shows each row of a database, by key.
-pub(crate) fn each(connection: &Connection, database: u8, see: SeeRow<'_>) -> Result<()> {
+pub(crate) fn for_each_row(connection: &Connection, database: u8, see: SeeRow<'_>) -> Result<()> {
     let sql = "SELECT key, value FROM shared_row WHERE database = ?1 ORDER BY key";
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([database])?;

@@ -251,7 +251,7 @@ impl<'c> Tables<'c> {
     }
 
     fn put_session(&mut self, record: &SessionRecord) -> Result<()> {
-        self.highest_session.see(record.key.0);
+        self.highest_session.include(record.key.0);
         self.session_put.execute(params![
             int(record.key.0),
             &*record.client_id,
@@ -363,7 +363,7 @@ impl<'c> Tables<'c> {
         if !self.references.add(message.id()) {
             return Ok(());
         }
-        self.highest_message.see(message.id().0);
+        self.highest_message.include(message.id().0);
         self.message_put.execute(params![
             int(message.id().0),
             message.topic(),
@@ -432,7 +432,7 @@ impl Highest {
         Highest { name, seen: stored, committed: stored, written: stored }
     }
 
-    fn see(&mut self, number: u64) {
+    fn include(&mut self, number: u64) {
         self.seen = self.seen.max(number);
     }
 

@@ -16,7 +16,7 @@ use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::group::Group;
-use crate::inbox::{Inbox, Work};
+use crate::inbox::{Inbox, InboxEvent};
 use crate::log::Log;
 use crate::options::Options;
 use crate::restore::{self, Counts};
@@ -157,7 +157,7 @@ impl Writer {
             let quiet_at = (log_pages >= IDLE_LOG_PAGES).then(|| Instant::now() + QUIET);
             let quiet_at = log.as_ref().and_then(Log::due_at).into_iter().chain(quiet_at).min();
             match self.shared.inbox.wait(not_before, quiet_at) {
-                Work::Chunk(mut chunk) => {
+                InboxEvent::Chunk(mut chunk) => {
                     group.absorb(&mut chunk);
                     self.shared.inbox.recycle(chunk.ops);
                     not_before = Instant::now() + self.options.commit_interval;
@@ -173,18 +173,18 @@ impl Writer {
                         log_pages = self.checkpoint();
                     }
                 }
-                Work::Quiet => match &mut log {
+                InboxEvent::Quiet => match &mut log {
                     Some(log) if log.is_due() => {
                         self.write_behind(log, &mut tables)?;
                         log_pages = self.log_pages();
                     }
                     _ => log_pages = self.checkpoint(),
                 },
-                Work::Nudged => {
+                InboxEvent::Nudged => {
                     clock.iter_mut().for_each(|clock| write_clock(clock, &self.connection));
                     (self.wake)();
                 }
-                Work::Closed => break,
+                InboxEvent::Closed => break,
             }
         }
         if let Some(log) = &mut log {

@@ -19,7 +19,7 @@ const TYPES: [(&str, &str); 7] = [
 
 /// A place of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TextPosition {
     /// From 1.
     pub line: usize,
     /// From 1, in bytes.
@@ -30,11 +30,11 @@ pub struct Place {
 
 /// Where the byte `at` of a text is.
 #[must_use]
-pub fn place(text: &str, at: usize) -> Place {
+pub fn place(text: &str, at: usize) -> TextPosition {
     let at = at.min(text.len());
     let before = text.get(..at).unwrap_or_default();
     let begin = before.rfind('\n').map_or(0, |newline| newline + 1);
-    Place {
+    TextPosition {
         line: before.matches('\n').count() + 1,
         column: at - begin + 1,
         shown: text[begin..].lines().next().unwrap_or_default().trim().to_owned(),

@@ -32,7 +32,7 @@ impl Clock {
         self.epoch + self.started.elapsed()
     }
 
-    /// What this clock showed, or will show, at `instant`.
+    /// Time that this clock showed, or will show, at `instant`.
     pub fn at(&self, instant: Instant) -> Timestamp {
         self.epoch + instant.saturating_duration_since(self.started)
     }

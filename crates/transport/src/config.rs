@@ -16,12 +16,12 @@ use crate::proxy_protocol::Proxies;
 use crate::quic::QuicSettings;
 use crate::tls::ServerTls;
 
-/// What to listen on and within which bounds.
+/// Addresses to listen on, and bounds.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Worker threads; at least 1 and the number the broker was made for.
     pub workers: usize,
-    /// How long a worker that is often woken for a datagram pauses before it waits, so that one wake-up
+    /// Time for which a worker that is often woken for a datagram pauses before it waits, so that one wake-up
     /// brings several; zero for no pauses.
     pub coalesce: Duration,
     /// Where to listen.
@@ -39,7 +39,7 @@ pub struct ServerConfig {
 pub struct QuicListener {
     /// Where; port 0 lets the system choose. IPv6 addresses take IPv6 only.
     pub address: SocketAddr,
-    /// What is required of clients' certificates.
+    /// Requirements of clients' certificates.
     pub policy: Arc<ListenerPolicy>,
     /// Certificate and client verification.
     pub tls: ServerTls,
@@ -52,15 +52,15 @@ pub struct QuicListener {
 pub struct ListenerConfig {
     /// Where; port 0 lets the system choose. IPv6 addresses take IPv6 only.
     pub address: SocketAddr,
-    /// How MQTT is carried there.
+    /// The way in which MQTT is carried there.
     pub carrier: Carrier,
-    /// What is required of clients' certificates.
+    /// Requirements of clients' certificates.
     pub policy: Arc<ListenerPolicy>,
     /// The proxies through which all clients connect; `None` if they connect directly.
     pub proxies: Option<Arc<Proxies>>,
 }
 
-/// How a TCP listener carries MQTT: with TLS or not, in WebSocket frames or not.
+/// The way in which a TCP listener carries MQTT: with TLS or not, in WebSocket frames or not.
 #[derive(Clone, Debug)]
 pub struct Carrier {
     /// TLS settings; `None` for a plain listener.
@@ -75,7 +75,7 @@ impl Carrier {
     /// MQTT in WebSocket frames over TCP.
     pub const WS: Carrier = Carrier { tls: None, websocket: true };
 
-    /// Its name in `$SYS`, metrics and logs.
+    /// Name in `$SYS`, metrics and logs.
     pub fn kind(&self) -> TransportKind {
         match (self.tls.is_some(), self.websocket) {
             (false, false) => TransportKind::Tcp,

@@ -5,6 +5,8 @@
 //! only when all previous output is written, so that a slow reader's messages wait in the session's
 //! bounded queue and not in the transport.
 
+mod io_context;
+
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,55 +17,18 @@ use fulmar_broker::{
 };
 use tracing::debug;
 
-use crate::config::{ListenerConfig, TransportLimits};
+pub(crate) use io_context::{After, Io};
+
+use crate::config::ListenerConfig;
 use crate::handoff::{AllowedSilence, Framing, Handed};
-use crate::incomplete_bytes::IncompleteBytes;
-use crate::incomplete_packet::{IncompletePacket, Taken};
-use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
-use crate::origin::Origins;
+use crate::incomplete_packet::{IncompletePacket, PacketIntake};
+use crate::layers::{Decoded, Layers};
 use crate::socket::Socket;
 use crate::timer::Armed;
 use crate::unread::Unread;
 
-/// Bytes asked of one read. A read that brings fewer has emptied the socket.
-const READ_BYTES: usize = 64 * 1024;
-
 /// Bytes a connection is given in one flush before others have their turn.
 const FLUSH_BYTES: usize = 128 * 1024;
-
-/// What a worker lends its connections for a call.
-#[derive(Debug)]
-pub(crate) struct Io {
-    pub(crate) shard: Shard,
-    pub(crate) limits: TransportLimits,
-    /// Pages that may open WebSockets.
-    origins: Arc<Origins>,
-    /// Reads go here.
-    read: Box<[u8]>,
-    /// Decrypted bytes; empty between calls.
-    plain: Vec<u8>,
-    /// What all connections of this worker hold for incomplete packets.
-    pub(crate) incomplete_bytes: IncompleteBytes,
-}
-
-impl Io {
-    pub(crate) fn new(shard: Shard, limits: TransportLimits, origins: Arc<Origins>) -> Io {
-        let read = vec![0; MAX_KEPT_BYTES + READ_BYTES].into_boxed_slice();
-        let incomplete_bytes = IncompleteBytes::new(limits.max_partial_bytes_per_worker);
-        Io { shard, limits, origins, read, plain: Vec::new(), incomplete_bytes }
-    }
-}
-
-/// What the worker is to do with a connection after a call.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum After {
-    /// Wait for the next event.
-    Wait,
-    /// Call [`StreamConn::readable`] again next turn: its share of this one is used up.
-    Again,
-    /// Remove it.
-    Gone,
-}
 
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
@@ -109,7 +74,7 @@ pub(crate) struct StreamConn {
     unread: Unread,
     layers: Option<Box<Layers>>,
     mqtt: Option<Connection>,
-    /// What it counts for.
+    /// Memory that it counts for.
     memory: Option<Box<MemoryShare>>,
     /// Where to store how long the client may be silent.
     silence: Option<Arc<AllowedSilence>>,
@@ -147,7 +112,8 @@ impl StreamConn {
         socket: Socket,
         address: SocketAddr,
         token: Token,
-        (index, listener): (u16, &ListenerConfig),
+        index: u16,
+        listener: &ListenerConfig,
         io: &mut Io,
     ) -> Option<StreamConn> {
         if listener.proxies.as_ref().is_some_and(|proxies| !proxies.admits(address)) {
@@ -157,7 +123,7 @@ impl StreamConn {
         // One through a proxy counts for its client, who is not known yet.
         if listener.proxies.is_none() {
             let kind = listener.carrier.kind();
-            conn.memory = Some(io.shard.count_connection(address, (kind, Via::Socket), None)?);
+            conn.memory = Some(io.shard.count_connection(address, kind, Via::Socket, None)?);
         }
         match Layers::new(listener, &io.origins, address) {
             Ok(None) => {
@@ -191,8 +157,8 @@ impl StreamConn {
             TransportKind::Wss | TransportKind::WebTransport => Via::Tunnel,
             _ => Via::Socket,
         };
-        let kind = (peer.transport, via);
-        let counted = io.shard.count_connection(peer.address, kind, peer.identity.as_ref());
+        let (kind, identity) = (peer.transport, peer.identity.as_ref());
+        let counted = io.shard.count_connection(peer.address, kind, via, identity);
         conn.memory = Some(counted?);
         conn.silence = silence;
         conn.layers = match framing {
@@ -206,7 +172,7 @@ impl StreamConn {
     fn open(&mut self, io: &mut Io, peer: Peer) -> bool {
         let address = peer.address;
         if self.memory.is_none() {
-            self.memory = io.shard.count_connection(address, (peer.transport, Via::Socket), None);
+            self.memory = io.shard.count_connection(address, peer.transport, Via::Socket, None);
             if self.memory.is_none() {
                 return false;
             }
@@ -271,12 +237,12 @@ impl StreamConn {
                 return After::Again;
             }
             let kept = self.layers.as_ref().map_or(0, |layers| layers.put_kept(&mut io.read));
-            match self.socket.read(&mut io.read[kept..kept + READ_BYTES]) {
+            match self.socket.read(&mut io.read[kept..kept + io_context::READ_BYTES]) {
                 Ok(0) => return self.lost(io, LostCause::PeerClosed),
                 Ok(n) => {
                     share = share.saturating_sub(n);
-                    self.may_read = n == READ_BYTES || self.read_closed;
-                    if self.take(io, kept + n, listener) == After::Gone {
+                    self.may_read = n == io_context::READ_BYTES || self.read_closed;
+                    if self.handle_bytes(io, kept + n, listener) == After::Gone {
                         return After::Gone;
                     }
                 }
@@ -295,7 +261,7 @@ impl StreamConn {
     }
 
     /// Handles the `len` bytes at the start of the worker's buffer.
-    fn take(&mut self, io: &mut Io, len: usize, listener: &ListenerConfig) -> After {
+    fn handle_bytes(&mut self, io: &mut Io, len: usize, listener: &ListenerConfig) -> After {
         if self.phase == Phase::Lingering {
             return After::Wait;
         }
@@ -351,7 +317,7 @@ impl StreamConn {
                 Decoded::Data(bytes) => self.feed(io, bytes),
             });
         plain.clear();
-        plain.shrink_to(READ_BYTES);
+        plain.shrink_to(io_context::READ_BYTES);
         io.plain = plain;
         self.pending = out;
         let address = layers.address();
@@ -371,7 +337,7 @@ impl StreamConn {
     /// Shows MQTT bytes to the core.
     fn feed(&mut self, io: &mut Io, bytes: &[u8]) {
         if self.core_blocked {
-            self.incomplete.keep(bytes);
+            self.incomplete.append(bytes);
             return;
         }
         let Some(mqtt) = &mut self.mqtt else { return };
@@ -602,10 +568,15 @@ fn peer(address: SocketAddr, listener: &ListenerConfig, identity: Option<PeerIde
     Peer { address, transport, identity, listener: listener.policy.clone() }
 }
 
-fn offer(mqtt: &mut Connection, shard: &mut Shard, data: &[u8], blocked: &mut bool) -> Taken {
+fn offer(
+    mqtt: &mut Connection,
+    shard: &mut Shard,
+    data: &[u8],
+    blocked: &mut bool,
+) -> PacketIntake {
     let received = mqtt.receive(shard, StreamKey::CONTROL, data);
     *blocked = received.state == ReadState::Blocked;
-    Taken { consumed: received.consumed, go_on: received.state == ReadState::More }
+    PacketIntake { consumed: received.consumed, go_on: received.state == ReadState::More }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub enum StartError {
     Bind {
         /// The address as configured.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The number of workers is zero or more than the broker was made for.

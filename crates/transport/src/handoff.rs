@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 /// Time between two looks at the answers of workers.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What the bytes of a connection that is handed over contain.
+/// Framing of a connection that is handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// MQTT.
@@ -39,7 +39,7 @@ pub(crate) struct Handed {
     pub(crate) silence: Option<Arc<AllowedSilence>>,
 }
 
-/// How long a client that was handed over may be silent by the Keep Alive the broker accepted, in milliseconds; 0
+/// Time for which a client that was handed over may be silent by the Keep Alive the broker accepted, in milliseconds; 0
 /// while it has none. One and a half times 65,535 s fits.
 #[derive(Debug, Default)]
 pub struct AllowedSilence(AtomicU32);
@@ -82,7 +82,7 @@ impl HandoffQueue {
     }
 
     /// Takes all waiting connections.
-    pub(crate) fn take(&self) -> Vec<Handed> {
+    pub(crate) fn drain(&self) -> Vec<Handed> {
         self.connections.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 

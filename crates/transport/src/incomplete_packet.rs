@@ -10,9 +10,9 @@ use fulmar_mqtt::codec::packet_len;
 /// Capacity in bytes that may be kept beyond the bytes held.
 const SPARE_BYTES: usize = 4096;
 
-/// How much of the offered bytes was taken.
+/// Number of the offered bytes that were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct PacketIntake {
     /// Bytes taken from the front.
     pub(crate) consumed: usize,
     /// Whether more may be offered now.
@@ -35,12 +35,16 @@ impl IncompletePacket {
     }
 
     /// Keeps `piece` without offering it: the reader is blocked.
-    pub(crate) fn keep(&mut self, piece: &[u8]) {
+    pub(crate) fn append(&mut self, piece: &[u8]) {
         self.0.extend_from_slice(piece);
     }
 
     /// Offers the kept bytes and then `piece` to `offer`; returns whether more may be offered.
-    pub(crate) fn feed(&mut self, mut piece: &[u8], mut offer: impl FnMut(&[u8]) -> Taken) -> bool {
+    pub(crate) fn feed(
+        &mut self,
+        mut piece: &[u8],
+        mut offer: impl FnMut(&[u8]) -> PacketIntake,
+    ) -> bool {
         while !self.0.is_empty() {
             let lacking = lacking(&self.0);
             let n = lacking.min(piece.len());
@@ -68,7 +72,7 @@ impl IncompletePacket {
     }
 
     /// Offers the kept bytes once more, even if there are none: the reader is no longer blocked.
-    pub(crate) fn offer_kept(&mut self, mut offer: impl FnMut(&[u8]) -> Taken) -> bool {
+    pub(crate) fn offer_kept(&mut self, mut offer: impl FnMut(&[u8]) -> PacketIntake) -> bool {
         let taken = offer(&self.0);
         if taken.consumed >= self.0.len() {
             self.0 = Vec::new();
@@ -104,7 +108,7 @@ mod tests {
     }
 
     impl Reader {
-        fn take(&mut self, data: &[u8]) -> Taken {
+        fn take(&mut self, data: &[u8]) -> PacketIntake {
             self.offers += 1;
             let mut consumed = 0;
             while let Ok(Some(frame)) =
@@ -113,7 +117,7 @@ mod tests {
                 self.packets.push(data[consumed..consumed + frame.len].to_vec());
                 consumed += frame.len;
             }
-            Taken { consumed, go_on: true }
+            PacketIntake { consumed, go_on: true }
         }
     }
 
@@ -171,8 +175,10 @@ mod tests {
         let stream = [packet(5), packet(6), packet(7)].concat();
         let mut incomplete = IncompletePacket::default();
         let first = packet(5).len();
-        assert!(!incomplete.feed(&stream[..20], |_| Taken { consumed: first, go_on: false }));
-        incomplete.keep(&stream[20..]);
+        assert!(
+            !incomplete.feed(&stream[..20], |_| PacketIntake { consumed: first, go_on: false })
+        );
+        incomplete.append(&stream[20..]);
         let mut reader = Reader::default();
         assert!(incomplete.offer_kept(|data| reader.take(data)));
         assert_eq!(reader.packets, [packet(6), packet(7)]);
@@ -185,7 +191,7 @@ mod tests {
         let mut shown = Vec::new();
         let mut offer = |data: &[u8]| {
             shown.push(data.len());
-            Taken { consumed: 0, go_on: data.len() < 5 }
+            PacketIntake { consumed: 0, go_on: data.len() < 5 }
         };
         for byte in [0x30, 0xff, 0xff, 0xff, 0xff] {
             incomplete.feed(&[byte], &mut offer);

@@ -54,7 +54,7 @@ enum Web {
     Closed,
 }
 
-/// What was found in the bytes received.
+/// Contents of the bytes received.
 #[derive(Debug)]
 pub(crate) enum Decoded<'a> {
     /// Handshakes are done and MQTT begins; with the client's address, and the name in its certificate.
@@ -88,7 +88,7 @@ impl Layers {
         Ok(Some(Box::new(Layers { address, proxy, tls, web, opened: false })))
     }
 
-    /// Of a connection whose upgrade to WebSocket is already done.
+    /// Layers of a connection whose upgrade to WebSocket is already done.
     pub(crate) fn upgraded(address: SocketAddr) -> Box<Layers> {
         let web = Some(Web::Frames(FrameDecoder::default()));
         Box::new(Layers { address, proxy: None, tls: None, web, opened: true })
@@ -222,7 +222,7 @@ impl Layers {
             sink(Decoded::Opened(self.address, self.identity(settings)));
         }
         match &mut self.web {
-            Some(Web::Frames(frames)) => match receive_frames(frames, rest, (unread, out), sink) {
+            Some(Web::Frames(frames)) => match receive_frames(frames, rest, unread, out, sink) {
                 Ok(()) => Ok(()),
                 Err((code, reason)) => {
                     append_close(out, code);
@@ -309,7 +309,8 @@ fn upgrade(request: &mut Vec<u8>, read: &[u8], admits: impl FnOnce(&Request) -> 
 fn receive_frames(
     frames: &mut FrameDecoder,
     mut rest: &mut [u8],
-    (unread, out): (usize, &mut Vec<u8>),
+    unread: usize,
+    out: &mut Vec<u8>,
     sink: &mut Sink<'_>,
 ) -> Result<(), (CloseCode, &'static str)> {
     while !rest.is_empty() {

@@ -49,7 +49,7 @@ pub use handoff::{AllowedSilence, Framing, Handoff};
 pub use listen::{listening_socket, receive_buffer};
 pub use origin::{Origins, authority, is_loopback};
 pub use quic::{
-    Due, ExtendedTls, HandshakeData, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings,
-    RetryPolicy, ServerId, Silence, has_suspicious_pieces,
+    ExtendedTls, HandshakeData, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings,
+    RetryPolicy, ServerId, Silence, SilenceAction, has_suspicious_pieces,
 };
 pub use server::Server;

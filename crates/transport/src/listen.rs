@@ -34,7 +34,7 @@ pub fn listening_socket(address: SocketAddr, datagrams: bool) -> io::Result<Owne
     Ok(sockets.remove(0).into())
 }
 
-/// How much the kernel lets a UDP listener receive before it reads: the bytes that listeners ask for, and the bytes that
+/// Size of a UDP listener's receive buffer in the kernel: the bytes that listeners ask for, and the bytes that
 /// they get.
 ///
 /// # Errors

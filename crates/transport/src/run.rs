@@ -160,7 +160,8 @@ impl<'a> Host<'a> {
         borrowed.sum::<u64>() + self.worker.datagrams()
     }
 
-    /// How long all workers can sleep. Asks each of them, because calling `timeout` also marks a worker as asleep.
+    /// Time for which all workers can sleep. Asks each of them, because calling `timeout` also marks a worker as
+    /// asleep.
     fn timeout(&mut self) -> Option<Duration> {
         let mut least = self.worker.timeout();
         for other in &mut self.borrowed {
@@ -206,7 +207,7 @@ impl<'a> Host<'a> {
             if self.borrowed.iter().any(|other| other.index == index) {
                 continue;
             }
-            let Some(worker) = self.scheduler.take(index) else { continue };
+            let Some(worker) = self.scheduler.claim(index) else { continue };
             let fd = worker.poller().as_raw_fd();
             // It may have been woken while it was between threads.
             let events = Events::with_capacity(EVENTS);

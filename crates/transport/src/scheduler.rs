@@ -111,7 +111,7 @@ impl<W> Scheduler<W> {
     }
 
     /// Takes the worker of thread `index`, if that thread offers it.
-    pub(crate) fn take(&self, index: usize) -> Option<W> {
+    pub(crate) fn claim(&self, index: usize) -> Option<W> {
         let mut state = self.slots[index].state.lock();
         match std::mem::replace(&mut *state, State::Own) {
             State::Offered(worker) => {
@@ -159,7 +159,7 @@ fn wake(waker: &Waker) {
     }
 }
 
-/// How busy a thread is.
+/// Load of a thread.
 #[derive(Debug)]
 pub(crate) struct Load {
     since: Instant,
@@ -352,12 +352,12 @@ mod tests {
         std::thread::scope(|scope| {
             let lender = scope.spawn(|| scheduler.lend(1, 8));
             let worker = loop {
-                if let Some(worker) = scheduler.take(1) {
+                if let Some(worker) = scheduler.claim(1) {
                     break worker;
                 }
                 std::thread::yield_now();
             };
-            assert_eq!((worker, scheduler.take(1)), (8, None));
+            assert_eq!((worker, scheduler.claim(1)), (8, None));
             scheduler.scatter([(1, 9)]);
             assert_eq!(lender.join().unwrap(), 9);
             scheduler.gather();

@@ -15,7 +15,7 @@ use rustls::{Error, ServerConfig};
 /// Largest plaintext of a record (RFC 8446 section 5.1).
 const RECORD_BYTES: usize = 16 * 1024;
 
-/// What a record adds to its plaintext: header, type, tag and, in TLS 1.2, explicit nonce; rounded up.
+/// Bytes that a record adds to its plaintext: header, type, tag and, in TLS 1.2, explicit nonce; rounded up.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
 /// Maximum size of incomplete ciphertext kept, in bytes: a handshake message (rustls takes up to 64 KiB) and
@@ -33,7 +33,7 @@ pub(crate) struct TlsSession {
     failed: bool,
 }
 
-/// What a piece of ciphertext brought, apart from plaintext.
+/// Effects of a piece of ciphertext, apart from plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The handshake is done; the peer may be asked for by name and be written to.

@@ -20,7 +20,7 @@ use crate::connection::Io;
 use crate::error::StartError;
 use crate::handoff::{Handoff, HandoffQueue};
 use crate::listen::{bind_tcp, bind_udp};
-use crate::quic::{Place, QuicShard};
+use crate::quic::{EndpointSlot, QuicShard};
 use crate::run::run;
 use crate::scheduler::Scheduler;
 use crate::worker::{Control, WAKER, Worker};
@@ -36,7 +36,7 @@ pub struct Server {
     threads: Vec<(JoinHandle<io::Result<()>>, Arc<Waker>)>,
 }
 
-/// What one worker is given.
+/// Sockets and state that one worker is given.
 struct Sockets {
     tcp: Vec<(TcpListener, Arc<ListenerConfig>)>,
     quic: Vec<QuicShard>,
@@ -194,7 +194,7 @@ fn add_quic(
     let address = first.map_err(bind_error)?;
     let count = shared.len();
     for (index, (worker, socket)) in workers.iter_mut().zip(shared).enumerate() {
-        let place = Place { index, workers: count, endpoint };
+        let place = EndpointSlot { index, workers: count, endpoint };
         worker.quic.push(QuicShard::new(socket, listener, place, clock)?);
     }
     Ok(address)

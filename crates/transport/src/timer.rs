@@ -51,7 +51,7 @@ impl Timers {
     }
 
     /// Whether the entry taken for `at` is its owner's current one; it is then no longer armed.
-    pub(crate) fn take(armed: &mut Armed, at: Timestamp) -> bool {
+    pub(crate) fn disarm_if(armed: &mut Armed, at: Timestamp) -> bool {
         let current = armed.0 == at;
         if current {
             armed.0 = Timestamp::NEVER;
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(timers.heap.len(), 1);
         assert_eq!(timers.pop(Timestamp(9)), None);
         assert_eq!(timers.pop(Timestamp(10)), Some((Timestamp(10), 7)));
-        assert!(Timers::take(&mut armed, Timestamp(10)));
+        assert!(Timers::disarm_if(&mut armed, Timestamp(10)));
         timers.arm(&mut armed, Timestamp(999), 7);
         assert_eq!(timers.next(), Some(Timestamp(999)));
     }
@@ -87,9 +87,9 @@ mod tests {
         timers.arm(&mut armed, Timestamp(100), 7);
         timers.arm(&mut armed, Timestamp(50), 7);
         assert_eq!(timers.pop(Timestamp(200)), Some((Timestamp(50), 7)));
-        assert!(Timers::take(&mut armed, Timestamp(50)));
+        assert!(Timers::disarm_if(&mut armed, Timestamp(50)));
         assert_eq!(timers.pop(Timestamp(200)), Some((Timestamp(100), 7)));
-        assert!(!Timers::take(&mut armed, Timestamp(100)));
+        assert!(!Timers::disarm_if(&mut armed, Timestamp(100)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use fulmar_broker::MemoryPressure;
 const MUCH: usize = 64 * 1024;
 const MUCH_WHILE_RISING: usize = 8 * 1024;
 
-/// What was seen of one connection at the last look.
+/// State of one connection at the last look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unread {
     left: u32,

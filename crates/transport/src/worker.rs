@@ -64,7 +64,7 @@ const fn connection_name(token: u64) -> usize {
     generation << NARROW_INDEX_BITS | token as usize & ((1 << NARROW_INDEX_BITS) - 1)
 }
 
-/// How the server's handle reaches its workers.
+/// The way in which the server's handle reaches its workers.
 #[derive(Debug)]
 pub(crate) struct Control {
     /// When draining gives up, in milliseconds; 0 while not draining.
@@ -246,7 +246,7 @@ impl Worker {
         self.control.draining().is_some()
     }
 
-    /// How long to sleep: not at all while there is work.
+    /// Time to sleep: not at all while there is work.
     pub(crate) fn timeout(&mut self) -> Option<Duration> {
         let busy = !self.again.is_empty()
             || !self.to_flush.is_empty()
@@ -269,7 +269,7 @@ impl Worker {
 
     fn event(&mut self, event: &Event) {
         if event.token() == WAKER {
-            for handed in self.handoff_queue.take() {
+            for handed in self.handoff_queue.drain() {
                 self.take_over(handed);
             }
             return;
@@ -397,7 +397,7 @@ impl Worker {
     fn admit(&mut self, index: usize, socket: Socket, address: SocketAddr) -> io::Result<()> {
         let config = Arc::clone(&self.listeners[index].config);
         self.enter(address, |token, io| {
-            StreamConn::accept(socket, address, token, (index as u16, &config), io)
+            StreamConn::accept(socket, address, token, index as u16, &config, io)
         })
     }
 
@@ -445,12 +445,12 @@ impl Worker {
         while let Some((at, token)) = self.timers.pop(now) {
             if token & LISTENER_BIT != 0 {
                 if let Some(listener) = self.listeners.get_mut((token & !LISTENER_BIT) as usize) {
-                    listener.ready |= Timers::take(&mut listener.armed, at);
+                    listener.ready |= Timers::disarm_if(&mut listener.armed, at);
                 }
                 continue;
             }
             self.with(token, |conn, io, _| {
-                let due = Timers::take(&mut conn.armed, at) && conn.deadline(&io.shard) <= now;
+                let due = Timers::disarm_if(&mut conn.armed, at) && conn.deadline(&io.shard) <= now;
                 if due { conn.on_deadline(io) } else { After::Wait }
             });
         }
@@ -465,7 +465,7 @@ impl Worker {
 
     /// Closes connections that may be the reason that memory is short.
     fn give_way(&mut self) {
-        let pressure = self.io.shard.broker().memory_gauge().look(&mut self.memory_seen);
+        let pressure = self.io.shard.broker().memory_gauge().pressure_since(&mut self.memory_seen);
         if pressure == MemoryPressure::None {
             return;
         }

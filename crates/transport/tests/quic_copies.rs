@@ -80,7 +80,7 @@ fn repeats_a_flight(answers: &[Vec<u8>]) -> bool {
     !flight.all(|datagram| seen.insert(datagram))
 }
 
-/// Its address is validated by the token that it got the last time.
+/// The address is validated by the token that it got the last time.
 #[tokio::test]
 async fn a_client_that_returns_from_a_network_with_losses_gets_the_first_flight_again() {
     let site = Site::start(2, |_| {});

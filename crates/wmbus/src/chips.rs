@@ -96,7 +96,6 @@ impl Mode {
         }
     }
 
-    /// The chips of a byte.
     fn chips(self, byte: u8) -> u32 {
         match self {
             Self::C | Self::N => u32::from(byte),

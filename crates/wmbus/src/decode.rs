@@ -197,8 +197,8 @@ impl<K: KeyStore> Decoder<K> {
         payload: &[u8],
         ell: Option<&Ell<'_>>,
     ) -> Result<Telegram, Error> {
-        let ci = *payload.first().ok_or(Error::Short("link frame"))?;
-        let afl = if ci == afl::CI { Some(Afl::parse(payload)?) } else { None };
+        let is_afl = payload.first().ok_or(Error::Short("link frame"))? == &afl::CI;
+        let afl = is_afl.then(|| Afl::parse(payload)).transpose()?;
         let payload = afl.as_ref().map_or(payload, |afl| afl.rest);
         let tpl = Tpl::parse(payload)?;
         let meter = tpl.header.and_then(|header| header.meter).unwrap_or(sender);
@@ -220,12 +220,7 @@ impl<K: KeyStore> Decoder<K> {
         let encrypted_bytes = tpl.header.map_or(0, |header| header.encrypted_bytes());
         let session = ell.and_then(|ell| ell.session).filter(|session| session.encryption() != 0);
         let mode = tpl.header.filter(|_| encrypted_bytes > 0).map(|header| header.mode);
-        let mut security = match mode {
-            Some(7) => Security::Mode7,
-            Some(_) => Security::Mode5,
-            None if session.is_some() => Security::EllCtr,
-            None => Security::None,
-        };
+        let mut security = security_of(mode, session.is_some());
         let access = tpl.header.map(|header| header.access);
         // What protects a session does not protect the layer's own access number.
         let own_access = ell.filter(|_| session.is_none()).map(|ell| ell.access);
@@ -235,20 +230,12 @@ impl<K: KeyStore> Decoder<K> {
             if security == Security::Mode7 && !authenticated {
                 return Err(Error::Forged(meter));
             }
-            let protected = match (authenticated, session) {
-                (true, _) => Protected { by: Protection::Authenticated, bytes: records.len() },
-                (_, Some(_)) => Protected { by: Protection::Encrypted, bytes: records.len() },
-                _ if encrypted_bytes > 0 => {
-                    let by = key.map_or(Protection::Unauthenticated, |_| Protection::Encrypted);
-                    Protected { by, bytes: encrypted_bytes }
-                }
-                _ => Protected::default(),
-            };
+            let whole = whole_protection(authenticated, session.is_some());
+            let partly = partly_protected(encrypted_bytes, key.is_some());
+            let protected = whole.map_or(partly, |by| Protected { by, bytes: records.len() });
             let replay_counter = replay_counter(counter.filter(|_| authenticated), session);
-            let sealed = match ell.filter(|_| session.is_some()) {
-                Some(ell) => ell.rest,
-                None => &tpl.body[..protected.bytes],
-            };
+            let ell_body = ell.filter(|_| session.is_some()).map(|ell| ell.rest);
+            let sealed = ell_body.unwrap_or_else(|| &tpl.body[..protected.bytes]);
             let message = Message {
                 meter,
                 content: tpl.content,
@@ -454,6 +441,32 @@ fn authenticate(
         Err(wrong @ Error::WrongKey(_)) => Err(wrong.clone()),
         _ => Err(Error::Forged(meter)),
     }
+}
+
+fn security_of(mode: Option<u8>, is_session: bool) -> Security {
+    match mode {
+        Some(7) => Security::Mode7,
+        Some(_) => Security::Mode5,
+        None if is_session => Security::EllCtr,
+        None => Security::None,
+    }
+}
+
+/// Protection of a whole message, by its authentication code or its session.
+fn whole_protection(authenticated: bool, is_session: bool) -> Option<Protection> {
+    if authenticated {
+        return Some(Protection::Authenticated);
+    }
+    is_session.then_some(Protection::Encrypted)
+}
+
+/// Protection of a message without an authentication code or a session, of which this many bytes are encrypted.
+fn partly_protected(encrypted_bytes: usize, has_key: bool) -> Protected {
+    if encrypted_bytes == 0 {
+        return Protected::default();
+    }
+    let by = if has_key { Protection::Encrypted } else { Protection::Unauthenticated };
+    Protected { by, bytes: encrypted_bytes }
 }
 
 fn skip_fillers(bytes: &[u8]) -> &[u8] {

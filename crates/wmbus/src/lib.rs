@@ -26,7 +26,7 @@ pub use encode::{Seal, encode};
 pub use error::Error;
 pub use keys::{InMemoryKeys, Key, KeyError, KeyStore};
 pub use protection::{Protection, Security};
-pub use received::{Place, Received, Sighting};
+pub use received::{GeoPosition, Received, Sighting};
 pub use records::date::Moment;
 pub use records::value::{Profile, Value};
 pub use records::{Function, Reading, Records};

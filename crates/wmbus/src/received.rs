@@ -29,7 +29,7 @@ pub struct Received {
 
 /// Where something was received, in degrees north and east.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Place {
+pub struct GeoPosition {
     /// Degrees north, -90 to 90.
     pub latitude: f64,
     /// Degrees east, -180 to 180.
@@ -50,7 +50,7 @@ pub struct Sighting {
     /// The radio mode.
     pub mode: Option<String>,
     /// Where, if the device knows.
-    pub place: Option<Place>,
+    pub place: Option<GeoPosition>,
     /// Whether reading it takes a key.
     pub encrypted: bool,
     /// The frame, without checksums, for the server to decrypt.
@@ -62,7 +62,7 @@ impl Sighting {
     ///
     /// # Errors
     /// The frame is damaged or cut.
-    pub fn of(received: &Received, place: Option<Place>) -> Result<Self, Error> {
+    pub fn from_received(received: &Received, place: Option<GeoPosition>) -> Result<Self, Error> {
         let mut bare = Vec::new();
         match received.format {
             Some(format) => frame::strip(&received.bytes, format, &mut bare)?,

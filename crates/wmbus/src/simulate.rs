@@ -14,7 +14,7 @@ use crate::address::{Address, Medium, MeterId};
 use crate::encode::{Seal, encode};
 use crate::frame::HEADER_BYTES;
 use crate::keys::Key;
-use crate::received::Place;
+use crate::received::GeoPosition;
 use crate::records::date::Moment;
 
 /// Distance between streets, and between houses on a side of one, m.
@@ -25,7 +25,7 @@ const SETBACK_M: f64 = 12.0;
 /// A van in a town, m/s.
 const SPEED_M_S: f64 = 8.3;
 /// Where the town's first street begins.
-const CORNER: Place = Place { latitude: 53.55, longitude: 10.0 };
+const CORNER: GeoPosition = GeoPosition { latitude: 53.55, longitude: 10.0 };
 const METRES_A_DEGREE: f64 = 111_320.0;
 
 /// Level one metre from a meter that sends 25 mW at 868 MHz from a cellar, dBm.
@@ -79,7 +79,7 @@ pub struct Installed {
     /// Key as 32 digits; `None` if the meter does not encrypt.
     pub key: Option<String>,
     /// Where its house is.
-    pub place: Place,
+    pub place: GeoPosition,
     /// Number of its street, from 0.
     pub street: u32,
     /// Number of its house in the street, from 1.
@@ -112,7 +112,7 @@ pub struct Reception {
     /// Signal strength, dBm.
     pub rssi_dbm: f64,
     /// Where the van was.
-    pub place: Place,
+    pub place: GeoPosition,
     /// Distance to the meter, m.
     pub distance_m: f64,
     /// Whether noise damaged it, which the receiver's checksum shows.
@@ -290,10 +290,10 @@ impl Iterator for Drive {
     }
 }
 
-fn place(x_m: f64, y_m: f64) -> Place {
+fn place(x_m: f64, y_m: f64) -> GeoPosition {
     let latitude = CORNER.latitude + y_m / METRES_A_DEGREE;
     let longitude = CORNER.longitude + x_m / METRES_A_DEGREE / latitude.to_radians().cos();
-    Place { latitude, longitude }
+    GeoPosition { latitude, longitude }
 }
 
 fn digits(key: &[u8]) -> String {

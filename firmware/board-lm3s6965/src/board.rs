@@ -37,7 +37,8 @@ impl Lm3s6965 {
             prefix_bits: fixed.prefix_bits,
             gateway: fixed.gateway,
         });
-        let host = Host::new(settings.mac, network.unwrap_or_default(), 0, settings.server);
+        let (server, port) = settings.server;
+        let host = Host::new(settings.mac, network.unwrap_or_default(), 0, server, port);
         Lm3s6965 {
             host,
             #[cfg(feature = "dhcp")]
@@ -49,7 +50,7 @@ impl Lm3s6965 {
     }
 
     /// Sends the frames that DHCP and ARP have ready.
-    fn ask(&mut self, frame: &mut [u8]) {
+    fn send_queries(&mut self, frame: &mut [u8]) {
         let now_ms = Clock::now_ms();
         #[cfg(feature = "dhcp")]
         if let Some(dhcp) = &mut self.dhcp {
@@ -60,7 +61,7 @@ impl Lm3s6965 {
                 return;
             }
         }
-        if let Some(len) = self.host.ask(now_ms, frame) {
+        if let Some(len) = self.host.next_query(now_ms, frame) {
             ethernet::send(&frame[..len]);
         }
     }
@@ -117,7 +118,7 @@ impl Board for Lm3s6965 {
             if Clock::now_ms().wrapping_sub(begun_ms) > NETWORK_MS {
                 return false;
             }
-            self.ask(buffer);
+            self.send_queries(buffer);
             self.doze();
             self.receive(buffer);
         }

@@ -41,7 +41,6 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Starts it.
     pub(crate) fn start(mut syst: SYST, scb: SCB) -> Clock {
         run_at_50_mhz();
         syst.set_clock_source(SystClkSource::Core);

@@ -21,20 +21,20 @@ impl<'a> Reader<'a> {
     }
 
     #[inline(never)]
-    pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
+        self.bytes(N)?.try_into().ok()
     }
 
     /// A big-endian integer of `count` bytes, at most 4.
     #[inline(never)]
     fn integer(&mut self, count: usize) -> Option<u32> {
-        Some(self.take(count)?.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
+        Some(self.bytes(count)?.iter().fold(0, |value, byte| value << 8 | u32::from(*byte)))
     }
 
     pub(crate) fn u8(&mut self) -> Option<u8> {
@@ -74,26 +74,26 @@ impl<'a> Reader<'a> {
     /// Reads the bytes behind a length of one byte.
     pub(crate) fn block8(&mut self) -> Option<Reader<'a>> {
         let length = self.u8()?;
-        self.take(length.into()).map(Self::new)
+        self.bytes(length.into()).map(Self::new)
     }
 
     /// Reads the bytes behind a length of two bytes.
     pub(crate) fn block16(&mut self) -> Option<Reader<'a>> {
         let length = self.u16()?;
-        self.take(length.into()).map(Self::new)
+        self.bytes(length.into()).map(Self::new)
     }
 
     /// Reads the bytes behind a length of three bytes.
     #[cfg(feature = "x509")]
     pub(crate) fn block24(&mut self) -> Option<Reader<'a>> {
         let length = self.u24()?;
-        self.take(length).map(Self::new)
+        self.bytes(length).map(Self::new)
     }
 
     /// Reads the bytes behind a length that is a variable-length integer.
     pub(crate) fn block_varint(&mut self) -> Option<Reader<'a>> {
         let length = self.varint()?;
-        self.take(length as usize).map(Self::new)
+        self.bytes(length as usize).map(Self::new)
     }
 }
 
@@ -141,7 +141,7 @@ impl<'a> Writer<'a> {
     }
 
     #[inline(never)]
-    pub(crate) fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn write_bytes(&mut self, bytes: &[u8]) {
         match self.buffer.get_mut(self.at..).and_then(|free| free.get_mut(..bytes.len())) {
             Some(place) => {
                 place.copy_from_slice(bytes);
@@ -152,16 +152,16 @@ impl<'a> Writer<'a> {
     }
 
     pub(crate) fn u8(&mut self, value: u8) {
-        self.put(&[value]);
+        self.write_bytes(&[value]);
     }
 
     pub(crate) fn u16(&mut self, value: usize) {
         // Every slice in here is shorter than 2^16.
-        self.put(&(value as u16).to_be_bytes());
+        self.write_bytes(&(value as u16).to_be_bytes());
     }
 
     pub(crate) fn u32(&mut self, value: u32) {
-        self.put(&value.to_be_bytes());
+        self.write_bytes(&value.to_be_bytes());
     }
 
     #[inline(never)]

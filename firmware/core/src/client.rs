@@ -1,7 +1,7 @@
 //! The client as the caller sees it: an MQTT session on a QUIC connection.
 
 use crate::limits::SERVER_NAME_BYTES;
-use crate::mqtt::{Mqtt, Said};
+use crate::mqtt::{Mqtt, ServerMessage};
 use crate::quic::Connection;
 use crate::{CloseReason, Error, Instant, KeyPair, Options, QoS};
 
@@ -174,10 +174,10 @@ impl Client {
             return self.connection.take_end().map(Event::Closed);
         };
         Some(match said {
-            Said::Connected { session_present } => Event::Connected { session_present },
-            Said::Published { id, reason } => Event::Published { id, reason },
-            Said::Subscribed { id, reason } => Event::Subscribed { id, reason },
-            Said::Message { stream, topic, payload, qos, retain, duplicate } => {
+            ServerMessage::Connected { session_present } => Event::Connected { session_present },
+            ServerMessage::Published { id, reason } => Event::Published { id, reason },
+            ServerMessage::Subscribed { id, reason } => Event::Subscribed { id, reason },
+            ServerMessage::Message { stream, topic, payload, qos, retain, duplicate } => {
                 let bytes = self.connection.readable(stream);
                 let part = |(start, len): (usize, usize)| bytes.get(start..start + len);
                 let topic = core::str::from_utf8(part(topic).unwrap_or_default());

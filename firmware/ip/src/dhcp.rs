@@ -5,9 +5,7 @@
 use crate::host::{Address, Host, Network};
 use crate::{HEADERS, Received};
 
-/// Port of a client.
 const CLIENT_PORT: u16 = 68;
-/// Port of a server.
 const SERVER_PORT: u16 = 67;
 /// Length of our messages, without headers: BOOTP's fixed part, the cookie, room for options.
 /// Shorter ones than 300 bytes are dropped by some relays (RFC 1542 section 2.1).
@@ -116,7 +114,7 @@ impl Client {
             _ => self.retry_ms * 2,
         };
         self.write(host, frame.get_mut(HEADERS..HEADERS + MESSAGE)?);
-        host.wrap_broadcast(frame, MESSAGE, (CLIENT_PORT, SERVER_PORT))
+        host.wrap_broadcast(frame, MESSAGE, [CLIENT_PORT, SERVER_PORT])
     }
 
     fn write(&self, host: &Host, message: &mut [u8]) {
@@ -236,7 +234,7 @@ mod tests {
     const SERVER: Address = [10, 0, 2, 2];
 
     fn host() -> Host {
-        Host::new(MAC, Network::default(), 40_000, ([192, 0, 2, 7], 14567))
+        Host::new(MAC, Network::default(), 40_000, [192, 0, 2, 7], 14567)
     }
 
     /// A server's message of this kind.
@@ -253,8 +251,8 @@ mod tests {
         message[OPTIONS + 9..OPTIONS + 9 + options.len()].copy_from_slice(options);
         message[OPTIONS + 9 + options.len()] = 255;
         let network = Network { address: SERVER, prefix_bits: 24, gateway: [0; 4] };
-        let mut server = Host::new([2; 6], network, SERVER_PORT, ([0; 4], 0));
-        server.wrap_broadcast(&mut frame, MESSAGE, (SERVER_PORT, CLIENT_PORT)).expect("fits");
+        let mut server = Host::new([2; 6], network, SERVER_PORT, [0; 4], 0);
+        server.wrap_broadcast(&mut frame, MESSAGE, [SERVER_PORT, CLIENT_PORT]).expect("fits");
         frame
     }
 

@@ -71,10 +71,11 @@ pub struct Host {
 }
 
 impl Host {
-    /// A device that talks from `port` to `peer`.
+    /// A device that talks from `port` to `peer_port` of `peer`.
     #[must_use]
-    pub const fn new(mac: Mac, network: Network, port: u16, peer: (Address, u16)) -> Host {
+    pub const fn new(mac: Mac, network: Network, port: u16, peer: Address, peer_port: u16) -> Host {
         let (next_hop, asked_ms) = (None, None);
+        let peer = (peer, peer_port);
         Host { mac, network, port, peer, next_hop, asked_ms, identification: 0 }
     }
 
@@ -96,8 +97,8 @@ impl Host {
     }
 
     /// Talks to another peer from now on.
-    pub fn set_peer(&mut self, peer: (Address, u16)) {
-        self.peer = peer;
+    pub fn set_peer(&mut self, peer: Address, port: u16) {
+        self.peer = (peer, port);
         self.forget_next_hop();
     }
 
@@ -115,32 +116,33 @@ impl Host {
 
     /// The question for the next hop, if it is to be asked at `now_ms`: writes a frame and returns
     /// its length. `frame` holds [`HEADERS`] bytes at least.
-    pub fn ask(&mut self, now_ms: u32, frame: &mut [u8]) -> Option<usize> {
+    pub fn next_query(&mut self, now_ms: u32, frame: &mut [u8]) -> Option<usize> {
         let recently = |asked_ms: &u32| now_ms.wrapping_sub(*asked_ms) < ASK_EVERY_MS;
         if self.is_ready() || self.asked_ms.as_ref().is_some_and(recently) {
             return None;
         }
         self.asked_ms = Some(now_ms);
         let hop = self.hop();
-        self.write_arp(frame, ARP_REQUEST, (&BROADCAST, &[0; 6]), hop)
+        self.write_arp(frame, ARP_REQUEST, &BROADCAST, &[0; 6], hop)
     }
 
     /// Puts headers before a payload of `len` bytes that begins at [`HEADERS`] in `frame`; returns
     /// the frame's length. `None` while the next hop is unknown or if the frame is too short.
     pub fn wrap(&mut self, frame: &mut [u8], len: usize) -> Option<usize> {
         let to = self.next_hop?;
-        self.wrap_for(frame, len, &to, (self.port, self.peer))
+        let (peer, peer_port) = self.peer;
+        self.wrap_for(frame, len, &to, peer, [self.port, peer_port])
     }
 
-    /// The same for everybody on the network: DHCP, before there are addresses.
+    /// The same for everybody on the network, from and to a port: DHCP, before there are addresses.
     #[cfg(feature = "dhcp")]
     pub(crate) fn wrap_broadcast(
         &mut self,
         frame: &mut [u8],
         len: usize,
-        ports: (u16, u16),
+        ports: [u16; 2],
     ) -> Option<usize> {
-        self.wrap_for(frame, len, &BROADCAST, (ports.0, ([255; 4], ports.1)))
+        self.wrap_for(frame, len, &BROADCAST, [255; 4], ports)
     }
 
     fn wrap_for(
@@ -148,7 +150,8 @@ impl Host {
         frame: &mut [u8],
         len: usize,
         mac: &Mac,
-        (port, peer): (u16, (Address, u16)),
+        peer: Address,
+        ports: [u16; 2],
     ) -> Option<usize> {
         let total = HEADERS.checked_add(len)?;
         let frame = frame.get_mut(..total)?;
@@ -164,11 +167,11 @@ impl Host {
         // Don't fragment: QUIC wants to know (RFC 9000 section 14).
         frame[20..26].copy_from_slice(&[0x40, 0, TIME_TO_LIVE, PROTOCOL_UDP, 0, 0]);
         frame[26..30].copy_from_slice(&self.network.address);
-        frame[30..34].copy_from_slice(&peer.0);
+        frame[30..34].copy_from_slice(&peer);
         let sum = Sum::default().add(&frame[IP..UDP]).finish();
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
-        frame[34..36].copy_from_slice(&port.to_be_bytes());
-        frame[36..38].copy_from_slice(&peer.1.to_be_bytes());
+        frame[34..36].copy_from_slice(&ports[0].to_be_bytes());
+        frame[36..38].copy_from_slice(&ports[1].to_be_bytes());
         frame[38..40].copy_from_slice(&udp_len.to_be_bytes());
         frame[40..42].fill(0);
         let sum = match udp_sum(frame).finish() {
@@ -205,7 +208,7 @@ impl Host {
                 Received::Nothing
             }
             ARP_REQUEST => self
-                .write_arp(frame, ARP_REPLY, (&mac, &mac), sender)
+                .write_arp(frame, ARP_REPLY, &mac, &mac, sender)
                 .map_or(Received::Nothing, Received::Answer),
             _ => Received::Nothing,
         }
@@ -260,7 +263,8 @@ impl Host {
         &self,
         frame: &mut [u8],
         operation: u8,
-        (to, target): (&Mac, &Mac),
+        to: &Mac,
+        target: &Mac,
         address: Address,
     ) -> Option<usize> {
         let frame = frame.get_mut(..ARP_FRAME)?;
@@ -294,13 +298,13 @@ mod tests {
     const ROUTER: Mac = [2, 0, 0, 0, 0, 1];
 
     fn host() -> Host {
-        Host::new([2, 0, 0, 0, 0, 9], NETWORK, 40_000, PEER)
+        Host::new([2, 0, 0, 0, 0, 9], NETWORK, 40_000, PEER.0, PEER.1)
     }
 
     /// A host that knows its gateway.
     fn ready() -> Host {
         let (mut host, mut frame) = (host(), [0; 60]);
-        host.ask(0, &mut frame).expect("a question");
+        host.next_query(0, &mut frame).expect("a question");
         assert_eq!(host.receive(&mut arp(ARP_REPLY, ROUTER, NETWORK.gateway)), Received::Nothing);
         assert!(host.is_ready());
         host
@@ -319,22 +323,22 @@ mod tests {
 
     /// A frame as the peer would send it, with this payload.
     fn incoming(payload: &[u8]) -> Vec<u8> {
-        let mut peer =
-            Host::new(ROUTER, Network { address: PEER.0, ..NETWORK }, PEER.1, ([0; 4], 0));
+        let mut peer = Host::new(ROUTER, Network { address: PEER.0, ..NETWORK }, PEER.1, [0; 4], 0);
         let mut frame = vec![0; HEADERS + payload.len()];
         frame[HEADERS..].copy_from_slice(payload);
         let to = (NETWORK.address, 40_000);
-        peer.wrap_for(&mut frame, payload.len(), &[2, 0, 0, 0, 0, 9], (PEER.1, to)).expect("fits");
+        peer.wrap_for(&mut frame, payload.len(), &[2, 0, 0, 0, 0, 9], to.0, [PEER.1, to.1])
+            .expect("fits");
         frame
     }
 
     #[test]
     fn asks_for_the_gateway_now_and_then_until_it_answers() {
         let (mut host, mut frame) = (host(), [0; 60]);
-        assert_eq!(host.ask(1000, &mut frame), Some(ARP_FRAME));
+        assert_eq!(host.next_query(1000, &mut frame), Some(ARP_FRAME));
         assert_eq!(frame[38..42], NETWORK.gateway);
-        assert_eq!(host.ask(1499, &mut frame), None);
-        assert_eq!(host.ask(1500, &mut frame), Some(ARP_FRAME));
+        assert_eq!(host.next_query(1499, &mut frame), None);
+        assert_eq!(host.next_query(1500, &mut frame), Some(ARP_FRAME));
         assert_eq!(host.wrap(&mut [0; 100], 10), None);
         assert!(ready().wrap(&mut [0; 100], 10).is_some());
     }
@@ -342,9 +346,9 @@ mod tests {
     #[test]
     fn a_peer_on_the_same_network_is_asked_for_itself() {
         let mut host = host();
-        host.set_peer(([10, 0, 2, 99], 1));
+        host.set_peer([10, 0, 2, 99], 1);
         let mut frame = [0; 60];
-        host.ask(0, &mut frame).expect("a question");
+        host.next_query(0, &mut frame).expect("a question");
         assert_eq!(frame[38..42], [10, 0, 2, 99]);
     }
 
@@ -363,7 +367,7 @@ mod tests {
         let mut host = host();
         host.receive(&mut arp(ARP_REPLY, ROUTER, NETWORK.gateway));
         assert!(!host.is_ready(), "nobody asked");
-        host.ask(0, &mut [0; 60]);
+        host.next_query(0, &mut [0; 60]);
         host.receive(&mut arp(ARP_REPLY, ROUTER, [10, 0, 2, 3]));
         assert!(!host.is_ready(), "another's answer");
         host.receive(&mut arp(ARP_REPLY, [1, 0, 0, 0, 0, 1], NETWORK.gateway));
@@ -379,7 +383,7 @@ mod tests {
         assert_eq!(len, HEADERS + 5);
         assert_eq!(frame[..6], ROUTER);
         let network = Network { address: PEER.0, ..NETWORK };
-        let mut peer = Host::new(ROUTER, network, PEER.1, ([0; 4], 0));
+        let mut peer = Host::new(ROUTER, network, PEER.1, [0; 4], 0);
         let received = peer.receive(&mut frame[..len]);
         let from = (NETWORK.address, 40_000);
         assert_eq!(received, Received::Datagram { from, payload: HEADERS..len });

@@ -7,7 +7,7 @@ use fulmar_tiny::limits::TICKET_BYTES;
 
 /// A ticket with its time.
 #[derive(Debug)]
-pub struct Kept {
+pub struct StoredTicket {
     ticket: [u8; TICKET_BYTES],
     len: u16,
     /// By the board's calendar.
@@ -19,11 +19,11 @@ const HEADER: usize = 8;
 /// Beginning of a page that holds a ticket.
 const MAGIC: [u8; 2] = *b"TK";
 
-impl Kept {
+impl StoredTicket {
     /// Nothing yet; all zero.
     #[must_use]
-    pub const fn new() -> Kept {
-        Kept { ticket: [0; TICKET_BYTES], len: 0, given_s: 0 }
+    pub const fn new() -> StoredTicket {
+        StoredTicket { ticket: [0; TICKET_BYTES], len: 0, given_s: 0 }
     }
 
     /// Bytes of the page, at most.
@@ -43,7 +43,7 @@ impl Kept {
     }
 
     /// Writes a page; returns how much of it.
-    pub fn write(&self, page: &mut [u8; Kept::PAGE]) -> usize {
+    pub fn write(&self, page: &mut [u8; StoredTicket::PAGE]) -> usize {
         let end = HEADER + usize::from(self.len);
         page[..2].copy_from_slice(&MAGIC);
         page[2..4].copy_from_slice(&self.len.to_be_bytes());
@@ -75,9 +75,9 @@ impl Kept {
     }
 }
 
-impl Default for Kept {
-    fn default() -> Kept {
-        Kept::new()
+impl Default for StoredTicket {
+    fn default() -> StoredTicket {
+        StoredTicket::new()
     }
 }
 
@@ -87,10 +87,10 @@ mod tests {
 
     #[test]
     fn a_ticket_survives_its_page() {
-        let (mut kept, mut page) = (Kept::new(), [0xff; Kept::PAGE]);
+        let (mut kept, mut page) = (StoredTicket::new(), [0xff; StoredTicket::PAGE]);
         kept.set(b"ticket", 1000);
         let len = kept.write(&mut page);
-        let mut later = Kept::new();
+        let mut later = StoredTicket::new();
         later.read(&page[..len]);
         assert_eq!(later.get(1060), Some((&b"ticket"[..], 60_000)));
         assert_eq!(later.get(999), None, "a clock that went back tells no age");
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn erased_and_damaged_pages_hold_nothing() {
-        let mut kept = Kept::new();
-        for page in [&[0xff; Kept::PAGE][..], &[0; Kept::PAGE], b"TK\xff\xff0000", b"TK", b""] {
+        let mut kept = StoredTicket::new();
+        for page in [&[0xff; StoredTicket::PAGE][..], &[0; StoredTicket::PAGE], b"TK\xff\xff0000", b"TK", b""] {
             kept.set(b"old", 0);
             kept.read(page);
             assert_eq!(kept.get(0), None, "{page:?}");

@@ -3,7 +3,7 @@
 //! crate `fulmar-tiny`'s.
 //!
 //! There is no hardware in here and no allocation, and so it is tested on a host. [`Sensor`] is the
-//! type that matters; [`Settings`] is what each device is told about itself, [`Kept`] what it keeps
+//! type that matters; [`Settings`] is what each device is told about itself, [`StoredTicket`] what it keeps
 //! when it loses its power.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -14,6 +14,6 @@ mod sensor;
 mod settings;
 
 pub use board::{Board, Word};
-pub use kept::Kept;
+pub use kept::StoredTicket;
 pub use sensor::{Outcome, Sensor};
 pub use settings::{Fixed, Settings, SettingsError};

@@ -5,7 +5,7 @@ use fulmar_tiny::{Client, CloseReason, Error, Event, Instant, KeyPair, Options, 
 use fulmar_tiny::{Session, Trust};
 
 use crate::board::{Board, Word};
-use crate::kept::Kept;
+use crate::kept::StoredTicket;
 use crate::settings::Settings;
 use Word::{Bytes, Number, Text};
 
@@ -54,7 +54,7 @@ impl Count {
 pub struct Sensor {
     client: Client,
     buffer: [u8; MAX_HEADROOM + RECEIVE_DATAGRAM_BYTES],
-    kept: Kept,
+    kept: StoredTicket,
     /// Made while there was nothing to do.
     key: Option<KeyPair>,
     interval_s: u32,
@@ -97,7 +97,7 @@ impl Sensor {
         Sensor {
             client: Client::new(),
             buffer: [0; MAX_HEADROOM + RECEIVE_DATAGRAM_BYTES],
-            kept: Kept::new(),
+            kept: StoredTicket::new(),
             key: None,
             interval_s: 0,
             commands: Commands::Wanted,
@@ -105,7 +105,7 @@ impl Sensor {
     }
 
     /// Data that are to survive a loss of power.
-    pub fn kept(&mut self) -> &mut Kept {
+    pub fn kept(&mut self) -> &mut StoredTicket {
         &mut self.kept
     }
 
@@ -218,7 +218,7 @@ impl Sensor {
 
     /// One round: what has come, what is due, what has happened, what is to go out.
     fn turn<B: Board>(&mut self, board: &mut B, settings: &Settings<'_>, wake: &mut Wake) {
-        let now = self.hear(board, wake);
+        let now = self.receive_datagrams(board, wake);
         let mut ticket = false;
         // This does what is due, too.
         while let Some(event) = self.client.poll_event(now) {
@@ -236,7 +236,7 @@ impl Sensor {
 
     /// Takes the datagrams that have come, and gives the time when.
     #[inline(never)]
-    fn hear<B: Board>(&mut self, board: &mut B, wake: &mut Wake) -> Instant {
+    fn receive_datagrams<B: Board>(&mut self, board: &mut B, wake: &mut Wake) -> Instant {
         let now = board.now();
         while let Some(place) = board.receive(&mut self.buffer) {
             wake.received.add(place.len());
@@ -277,7 +277,7 @@ impl Sensor {
                 break;
             }
             board.doze();
-            let now = self.hear(board, wake);
+            let now = self.receive_datagrams(board, wake);
             self.client.on_deadline(now);
             self.flush(board, wake);
         }

@@ -23,7 +23,7 @@ use crate::memory::{Account, MemoryShare};
 use crate::session::Session;
 use crate::shard::Shard;
 
-/// How the identity store keeps a client out.
+/// Reason for which the identity store refuses a client.
 pub(super) const BY_STORE: &str = "disabled, removed (`fulmar ctl users remove NAME --forget` ends that), or with another client identifier";
 
 /// An exchange that waits for the client's last message, and the memory that is counted for it.
@@ -162,7 +162,7 @@ impl Connection {
                 match access_control.begin_scram(data, pending.username(), until) {
                     Ok((login, answer)) => {
                         let owner = shard.broker().memory.owner(None, self.site());
-                        let share = MemoryShare::take(owner, Account::Logins, login.bytes());
+                        let share = MemoryShare::reserve(owner, Account::Logins, login.bytes());
                         let Some(share) = share else {
                             return self.refuse_unknown(shard, pending.client_id());
                         };
@@ -268,7 +268,7 @@ impl Connection {
         let begun = shard.broker().access_control().begin_scram(data, Some(username), until);
         let Ok((login, answer)) = begun else { return Again::Refused };
         let fits = auth_bytes(method, &answer) <= most;
-        let share = owner.map(|owner| MemoryShare::take(owner, Account::Logins, login.bytes()));
+        let share = owner.map(|owner| MemoryShare::reserve(owner, Account::Logins, login.bytes()));
         if !fits || matches!(share, Some(None)) {
             return Again::Refused;
         }
@@ -343,7 +343,7 @@ impl Connection {
     }
 }
 
-/// What comes of a connected client's Authentication Data.
+/// Result of a connected client's Authentication Data.
 enum Again {
     /// It is the same user, and this is SCRAM's last message.
     Admitted(Admitted, Option<String>),

@@ -3,33 +3,27 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fulmar_auth::access::{Action, Subject};
+use fulmar_auth::access::Subject;
 use fulmar_auth::{
-    Admitted, Applicant, AuthReply, Because, CONTROL_PREFIX, Credentials, Decision, ReplyTo,
-    Timestamp, User, WaitingLogin, text_of,
+    Admitted, Applicant, AuthReply, Because, Credentials, Decision, ReplyTo, Timestamp,
+    WaitingLogin, text_of,
 };
 use fulmar_mqtt::codec::Frame;
 use fulmar_mqtt::packet::{Connack, Connect, LastWill};
 use fulmar_mqtt::topic::check_name;
-use fulmar_mqtt::{DecodeError, Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
+use fulmar_mqtt::{DecodeError, Packet, Property, PropertyBuf, ReasonCode, Version};
 use fulmar_text::network::site;
 
 use super::auth::{BY_STORE, Exchange, Method, ScramExchange};
+use super::refuse::largest;
 use super::{Connection, State};
-use crate::bans::BannedSubject;
 use crate::event::BrokerEvent;
-use crate::lifecycle::{self, NotOpened, OpenRequest};
+use crate::lifecycle::{self, NotOpened, OpenRequest, Opened};
 use crate::limits::Limits;
 use crate::memory::{Account, MemoryShare};
 use crate::peer::TransportKind;
 use crate::shard::Shard;
-use crate::turn::MEMORY_FULL;
 use crate::will::{Testator, Will};
-
-/// Bytes of a CONNACK without properties, the size of a refusal. An AUTH without data is smaller than a CONNACK of
-/// success, and an acknowledgement no larger than this. For a connected client, only answers with many codes, and AUTH
-/// with data, can therefore be too large.
-const REFUSAL_BYTES: u32 = 5;
 
 /// Bytes of a CONNECT that are not counted while its credentials are checked: most have no more.
 const FREE_CONNECT: usize = 1024;
@@ -62,7 +56,7 @@ pub(super) struct PendingConnect {
     pub(super) max_packet_bytes: u32,
     topic_alias_maximum: u16,
     will: Option<Arc<Will>>,
-    /// As the client sent it.
+    /// The name as the client sent it.
     pub(super) username: Option<Box<str>>,
     /// The client requested enhanced authentication by a method that this broker has.
     pub(super) method: Option<Method>,
@@ -80,7 +74,7 @@ pub(super) struct PendingConnect {
     login: Option<WaitingLogin>,
     /// The login has failed; when to send the refusal.
     pub(super) late_refusal: Option<(Timestamp, ReasonCode)>,
-    /// What it takes until it is known whose it is.
+    /// Memory that it takes until it is known whose it is.
     memory: Option<MemoryShare>,
 }
 
@@ -93,7 +87,7 @@ impl PendingConnect {
         &self.client_id
     }
 
-    /// What it takes in memory, without itself.
+    /// Bytes that it takes in memory, without itself.
     fn bytes(&self) -> usize {
         let username = self.username.as_ref().map_or(0, |name| name.len());
         self.client_id.len() + username + self.will.as_deref().map_or(0, Will::bytes)
@@ -125,14 +119,6 @@ impl Connection {
         }
     }
 
-    /// Closes the connection without an answer, after a CONNECT that violates the rules of 3.1.1 ([MQTT-3.1.4-1]) or is
-    /// of another protocol.
-    fn turn_away(&mut self, shard: &mut Shard, reason: ReasonCode) {
-        shard.metrics().connect_refused.add(1);
-        self.state = State::New;
-        self.end(shard, "CONNECT is not valid", u64::from(reason.as_u8()));
-    }
-
     fn handle_connect(&mut self, shard: &mut Shard, connect: &Connect<'_>) {
         self.version = connect.version;
         if connect.bridge {
@@ -151,9 +137,8 @@ impl Connection {
             }
             Err(reason) => {
                 if connect.client_id.len() > shard.broker().limits().max_client_id_bytes {
-                    let (who, what) =
-                        ((connect.client_id, None), format_args!("connection refused"));
-                    shard.turn.log_bound("max_client_id_bytes", who, what);
+                    let (bound, what) = ("max_client_id_bytes", format_args!("connection refused"));
+                    shard.turn.log_bound(bound, connect.client_id, None, what);
                 }
                 return self.refuse_within(shard, reason, largest(connect));
             }
@@ -237,16 +222,6 @@ impl Connection {
         self.admit(shard, *pending, admitted);
     }
 
-    /// Refuses a client because too many logins wait. It does not count as a failed login.
-    fn refuse_for_now(&mut self, shard: &mut Shard) {
-        shard.metrics().logins_busy.add(1);
-        if let Some(times) = shard.turn.occurred("logins waiting to be checked") {
-            tracing::warn!(peer = %self.peer.address, times,
-                "connection refused for now: too many logins are waiting to be checked");
-        }
-        self.refuse(shard, ReasonCode::ServerBusy);
-    }
-
     /// Refuses a failed login: at once, or later if many from this address have failed.
     fn login_failed(
         &mut self,
@@ -313,15 +288,9 @@ impl Connection {
         let credential = admitted.credential.clone().or_else(stored);
         let until = admitted.until.min(self.certified_until());
         if let Some(will) = pending.will.as_mut().map(Arc::make_mut) {
-            // Requests are not published when their client has gone.
-            let is_request = will.topic.starts_with(CONTROL_PREFIX);
-            let (allowed, because) = access_control.explain(subject, Action::Publish, &will.topic);
-            if is_request || !allowed {
-                shard.metrics().access_denied.add(1);
-                tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                    user = text_of(user.as_ref()), topic = &*will.topic, "will denied, connection refused");
+            let Some(because) = self.may_leave(shard, &access_control, subject, &will.topic) else {
                 return self.refuse(shard, ReasonCode::NotAuthorized);
-            }
+            };
             will.testator = Testator {
                 user: user.clone(),
                 address: Some(self.peer.address.ip()),
@@ -335,20 +304,10 @@ impl Connection {
         if Self::refuses_session(shard, &pending.client_id, is_stored, pending.will.is_some()) {
             return self.refuse(shard, ReasonCode::ServerUnavailable);
         }
-        if subject.is_exempt() {
-            self.rare().external_user = true;
-        }
-        if credential.is_some() {
-            self.rare().credential = credential;
-        }
+        self.note_admission(subject.is_exempt(), credential, until, pending.method);
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);
         self.keep_alive_s = keep_alive_s;
-        if pending.method.is_some() || until != Timestamp::NEVER {
-            let rare = self.rare();
-            rare.admitted_until = until;
-            rare.method = pending.method;
-        }
         let request = OpenRequest {
             client_id: &pending.client_id,
             clean_start: pending.clean_start,
@@ -366,38 +325,9 @@ impl Connection {
             again: pending.waited,
         };
         let before = shard.turn.batch_len();
-        let user = request.user.clone();
         let opened = match lifecycle::open(&mut shard.turn, request, access_control.session_owner) {
             Ok(opened) => opened,
-            Err(NotOpened::Full) => {
-                let who = (&*pending.client_id, user.as_ref());
-                shard.turn.log_bound("max_sessions", who, format_args!("connection refused"));
-                return self.refuse(shard, ReasonCode::QuotaExceeded);
-            }
-            Err(NotOpened::NoMemory) => {
-                return self.refuse_memory(shard, &pending.client_id, text_of(user.as_ref()));
-            }
-            Err(NotOpened::Foreign(owner)) => {
-                return self.refuse_foreign(
-                    shard,
-                    &pending.client_id,
-                    user.as_ref(),
-                    owner.as_ref(),
-                );
-            }
-            Err(NotOpened::Superseded) => {
-                self.state = State::New;
-                let code = u64::from(ReasonCode::SessionTakenOver.as_u8());
-                return self.end(shard, "session taken over", code);
-            }
-            Err(NotOpened::NotYet(took_over)) => {
-                // The other worker's turn ends soon: this worker checks again in its next one.
-                pending.waited = true;
-                pending.took_over |= took_over;
-                self.state = State::Authenticating(Box::new(pending));
-                shard.turn.notify(self.at, BrokerEvent::Authenticated(Ok(admitted)));
-                return;
-            }
+            Err(why) => return self.not_opened(shard, pending, admitted, why),
         };
         let user = opened.session.lock().user.clone();
         tracing::info!(peer = %self.peer.address, client = opened.session.client_id(),
@@ -409,13 +339,44 @@ impl Connection {
             // Its change since it was checked may not have found this session.
             shard.turn.notify(self.at, BrokerEvent::Recheck);
         }
+        // A session that outlives the connection must be durable before CONNACK promises that.
+        let wait_for_storage = shard.turn.batch_len() > before;
+        self.greet(shard, opened, &terms, wait_for_storage);
+    }
+
+    fn note_admission(
+        &mut self,
+        is_external: bool,
+        credential: Option<Box<str>>,
+        until: Timestamp,
+        method: Option<Method>,
+    ) {
+        if is_external {
+            self.rare().external_user = true;
+        }
+        if credential.is_some() {
+            self.rare().credential = credential;
+        }
+        if method.is_some() || until != Timestamp::NEVER {
+            let rare = self.rare();
+            rare.admitted_until = until;
+            rare.method = method;
+        }
+    }
+
+    /// Answers a client whose session is open.
+    fn greet(
+        &mut self,
+        shard: &mut Shard,
+        opened: Opened,
+        terms: &PropertyBuf,
+        wait_for_storage: bool,
+    ) {
         let connack = Connack {
             session_present: opened.present,
             reason: ReasonCode::Success,
             properties: terms.as_properties(),
         };
-        // A session that outlives the connection must be durable before CONNACK promises that.
-        let wait_for_storage = shard.turn.batch_len() > before;
         let mut packet = Vec::new();
         connack.encode(self.version, &mut packet);
         self.state = State::Connected(opened.session.clone());
@@ -423,41 +384,47 @@ impl Connection {
         self.answer(shard, 0, wait_for_storage, super::Waiting::Packet(packet.into()));
         if let Some(will) = opened.due_will {
             let owner = opened.session.lock().memory_owner();
-            crate::housekeeping::publish_will(shard, (&opened.session, owner), &will);
+            crate::housekeeping::publish_will(shard, &opened.session, owner, &will);
         }
         // The credential may have been revoked, and the client banned, before this connection was registered.
         self.recheck(shard);
         self.recheck_ban(shard);
     }
 
-    /// Whether a ban is about the client; its user is not known before it is authenticated.
-    fn is_banned(&self, shard: &Shard, client_id: &str, user: Option<&User>) -> bool {
-        let client = BannedSubject { client_id, user, address: Some(self.peer.address.ip()) };
-        shard.broker().bans.covers(&client, shard.wall())
-    }
-
-    fn refuse_banned(&mut self, shard: &mut Shard, client_id: &str, user: Option<&User>) {
-        let user = text_of(user);
-        tracing::info!(peer = %self.peer.address, client = client_id, user, "connection refused: banned");
-        self.refuse(shard, ReasonCode::Banned);
-    }
-
-    fn recheck_ban(&mut self, shard: &mut Shard) {
-        let State::Connected(session) = &self.state else { return };
-        let user = session.lock().user.clone();
-        if self.is_banned(shard, session.client_id(), user.as_ref()) {
-            self.disconnect(shard, ReasonCode::AdministrativeAction, "banned");
+    /// Refuses a client whose session cannot be opened, or lets it wait for its session.
+    fn not_opened(
+        &mut self,
+        shard: &mut Shard,
+        mut pending: PendingConnect,
+        admitted: Admitted,
+        why: NotOpened,
+    ) {
+        let user = admitted.user.as_ref();
+        match why {
+            NotOpened::Full => {
+                let what = format_args!("connection refused");
+                shard.turn.log_bound("max_sessions", &pending.client_id, user, what);
+                self.refuse(shard, ReasonCode::QuotaExceeded);
+            }
+            NotOpened::NoMemory => {
+                self.refuse_memory(shard, &pending.client_id, text_of(user));
+            }
+            NotOpened::Foreign(owner) => {
+                self.refuse_foreign(shard, &pending.client_id, user, owner.as_ref());
+            }
+            NotOpened::Superseded => {
+                self.state = State::New;
+                let code = u64::from(ReasonCode::SessionTakenOver.as_u8());
+                self.end(shard, "session taken over", code);
+            }
+            NotOpened::NotYet(took_over) => {
+                // The other worker's turn ends soon: this worker checks again in its next one.
+                pending.waited = true;
+                pending.took_over |= took_over;
+                self.state = State::Authenticating(Box::new(pending));
+                shard.turn.notify(self.at, BrokerEvent::Authenticated(Ok(admitted)));
+            }
         }
-    }
-
-    /// Refuses a new session for which its user, or its address, has no memory left.
-    fn refuse_memory(&mut self, shard: &mut Shard, client_id: &str, user: Option<&str>) {
-        shard.metrics().memory_refused.add(1);
-        if let Some(times) = shard.turn.occurred(MEMORY_FULL) {
-            tracing::warn!(peer = %self.peer.address, client = client_id, user, times,
-                "connection refused: the user's sessions have their share of [limits] memory");
-        }
-        self.refuse(shard, ReasonCode::QuotaExceeded);
     }
 
     /// Counts what a CONNECT takes while it is not known whose it is. False if its address has no room for that.
@@ -465,7 +432,7 @@ impl Connection {
         let bytes = pending.bytes();
         if bytes > FREE_CONNECT {
             let owner = shard.broker().memory.owner(None, self.site());
-            pending.memory = MemoryShare::take(owner, Account::Logins, bytes);
+            pending.memory = MemoryShare::reserve(owner, Account::Logins, bytes);
         }
         bytes <= FREE_CONNECT || pending.memory.is_some()
     }
@@ -473,80 +440,6 @@ impl Connection {
     pub(super) fn site(&self) -> IpAddr {
         site(self.peer.address.ip())
     }
-
-    /// Refuses a long CONNECT whose address has no memory left for it.
-    pub(super) fn refuse_unknown(&mut self, shard: &mut Shard, client_id: &str) {
-        shard.metrics().memory_refused.add(1);
-        if let Some(times) = shard.turn.occurred(MEMORY_FULL) {
-            tracing::warn!(peer = %self.peer.address, client = client_id, times,
-                "connection refused: unfinished logins from its network have their share of [limits] memory");
-        }
-        self.refuse(shard, ReasonCode::QuotaExceeded);
-    }
-
-    /// Refuses a client identifier that belongs to another user, before that user's session is touched.
-    fn refuse_foreign(
-        &mut self,
-        shard: &mut Shard,
-        client_id: &str,
-        user: Option<&User>,
-        owner: Option<&User>,
-    ) {
-        shard.metrics().sessions_refused.add(1);
-        if let Some(times) = shard.turn.occurred("client identifiers of other users") {
-            let (user, owner) = (name_of(user), name_of(owner));
-            tracing::warn!(peer = %self.peer.address, transport = %self.peer.transport,
-                client = client_id, user, owner, times,
-                "connection refused: the client identifier belongs to another user's session");
-        }
-        self.refuse(shard, ReasonCode::ClientIdentifierNotValid);
-    }
-
-    /// Answers CONNECT with an error and closes; without an answer if its size is above the client's Maximum Packet
-    /// Size ([MQTT-3.1.2-24]).
-    pub(super) fn refuse_within(&mut self, shard: &mut Shard, reason: ReasonCode, most_bytes: u32) {
-        if most_bytes < REFUSAL_BYTES {
-            return self.turn_away(shard, reason);
-        }
-        self.refuse(shard, reason);
-    }
-
-    /// Names the server to use instead (section 4.11), and closes.
-    fn redirect(&mut self, shard: &mut Shard, connect: &Connect<'_>) {
-        let transport = self.peer.transport;
-        let reference =
-            shard.broker().redirect().and_then(|redirect| redirect.reference(transport));
-        let Some(reference) = reference else {
-            return self.refuse_within(shard, ReasonCode::ServerUnavailable, largest(connect));
-        };
-        let (reason, most_bytes) = (ReasonCode::UseAnotherServer, largest(connect));
-        let mut properties = PropertyBuf::new();
-        properties.push(Property::ServerReference(&reference));
-        let properties = properties.as_properties();
-        let mut packet = Vec::new();
-        Connack { session_present: false, reason, properties }.encode(self.version, &mut packet);
-        if packet.len() > most_bytes as usize {
-            return self.refuse_within(shard, reason, most_bytes);
-        }
-        self.refuse_with(shard, reason, properties);
-    }
-
-    /// Answers CONNECT with an error and closes. The client accepts packets of [`REFUSAL_BYTES`].
-    pub(super) fn refuse(&mut self, shard: &mut Shard, reason: ReasonCode) {
-        self.refuse_with(shard, reason, Properties::NONE);
-    }
-
-    fn refuse_with(&mut self, shard: &mut Shard, reason: ReasonCode, properties: Properties<'_>) {
-        shard.metrics().connect_refused.add(1);
-        let connack = Connack { session_present: false, reason, properties };
-        connack.encode(self.version, &mut self.streams[0].out);
-        self.state = State::New;
-        self.end(shard, reason.text(), u64::from(reason.as_u8()));
-    }
-}
-
-fn name_of(user: Option<&User>) -> &str {
-    user.map_or("(anonymous)", User::text)
 }
 
 /// Checks a CONNECT, and copies what is needed later.
@@ -643,12 +536,6 @@ fn assigned_id(token: u64) -> Box<str> {
     use std::hash::{BuildHasher, RandomState};
     let (a, b) = (RandomState::new().hash_one(token), RandomState::new().hash_one(token));
     format!("auto-{a:016x}{b:016x}").into()
-}
-
-/// The client's Maximum Packet Size.
-fn largest(connect: &Connect<'_>) -> u32 {
-    let said = fulmar_mqtt::find_property!(connect.properties, MaximumPacketSize);
-    said.unwrap_or(u32::MAX)
 }
 
 /// Bytes of the CONNACK of success; 0 if the client accepts packets of any size.

@@ -12,7 +12,7 @@ use crate::lifecycle::{self, Departure};
 use crate::shard::Shard;
 
 impl Connection {
-    /// How to close, once everything is written; `None` while the connection goes on.
+    /// The way to close, once everything is written; `None` while the connection goes on.
     #[must_use]
     pub fn closing(&self) -> Option<Closing> {
         self.closing
@@ -51,7 +51,7 @@ impl Connection {
             will.is_some_and(|will| shard.will_waits(&will) || shard.will_is_delayed(&will));
         let left = lifecycle::leave(&mut shard.turn, &session, self.at, departure, gives_way);
         if let Some(will) = left {
-            crate::housekeeping::publish_will(shard, (&session, owner), &will);
+            crate::housekeeping::publish_will(shard, &session, owner, &will);
         }
     }
 

@@ -67,8 +67,8 @@ impl Connection {
         }
     }
 
-    /// How many of `wanted` bytes the client may send before they are processed, beyond what every connection may. To
-    /// be called once, when the client is connected; they count for its user until the connection ends.
+    /// Number of the `wanted` bytes that the client may send before they are processed, beyond what every connection
+    /// may. To be called once, when the client is connected; they count for its user until the connection ends.
     pub fn input_window(&mut self, wanted: usize) -> usize {
         let State::Connected(session) = &self.state else { return 0 };
         let Some(owner) = session.lock().memory_owner() else { return wanted };

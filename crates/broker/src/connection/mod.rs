@@ -14,6 +14,7 @@ mod memory;
 mod output;
 mod packets;
 mod pause;
+mod refuse;
 mod stall;
 mod streams;
 mod subscriptions;
@@ -51,7 +52,7 @@ use auth::{Method, ScramExchange};
 use connect::{PendingConnect, is_connect};
 use throttle::Throttle;
 
-/// How long a connection whose client has closed its side may wait to be read.
+/// Time for which a connection whose client has closed its side may wait to be read.
 const MAX_UNREAD: Duration = Duration::from_secs(90);
 
 /// The result of [`Connection::receive`].
@@ -59,11 +60,11 @@ const MAX_UNREAD: Duration = Duration::from_secs(90);
 pub struct Received {
     /// Bytes consumed. The rest is an incomplete packet, or waits because of `state`.
     pub consumed: usize,
-    /// What the transport is to do next.
+    /// The transport's next step.
     pub state: ReadState,
 }
 
-/// What a stream wants from its transport.
+/// Requests of a stream to its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadState {
     /// More bytes, together with those not consumed.
@@ -74,7 +75,7 @@ pub enum ReadState {
     Closed,
 }
 
-/// How a stream ended.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
     /// The peer finished it.
@@ -107,7 +108,7 @@ impl LostCause {
     }
 }
 
-/// How to end the transport connection once all output is written.
+/// The way to end the transport connection once all output is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closing {
     /// QUIC application error code; 0 for an orderly end.
@@ -125,7 +126,7 @@ pub struct Output {
     pub more: bool,
 }
 
-/// What the core wants done to a QUIC stream.
+/// Request of the core about a QUIC stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamAction {
     /// Reset the sending and stop the receiving side with this code.
@@ -201,7 +202,7 @@ pub struct Connection {
     keep_alive_s: u16,
     /// Those of its streams, as in the worker's table.
     waits: WaitCauses,
-    /// What most connections never need.
+    /// State that most connections never need.
     rare: Option<Box<Rare>>,
     opened: Timestamp,
     last_input: Timestamp,
@@ -211,7 +212,7 @@ pub struct Connection {
     closing: Option<Closing>,
     /// Topic the access rules allowed last; publishers repeat themselves.
     allowed_topic: Box<str>,
-    /// Its entry in the list for operators, once the client is connected.
+    /// Entry in the list for operators, once the client is connected.
     here: Option<SharedHere>,
     /// The session under which they are listed.
     listed: Option<u64>,
@@ -232,12 +233,12 @@ struct Rare {
     admitted_until: Timestamp,
     /// It is another part of the program that says what the client may do.
     external_user: bool,
-    /// What it showed, for that part to take back.
+    /// Credential that it showed, for that part to take back.
     credential: Option<Box<str>>,
     throttle: Option<Throttle>,
-    /// What the client's topic aliases take, if that is much.
+    /// Memory of the client's topic aliases, if that is much.
     aliases: Option<Charge>,
-    /// What it may send before that is processed.
+    /// Memory for what it may send before that is processed.
     input: Option<Charge>,
     /// A packet is left unread until then because storage is stalled.
     held_until: Option<Timestamp>,
@@ -501,8 +502,8 @@ impl Connection {
         }
     }
 
-    /// How long the client may be silent, by its Keep Alive; `None` before CONNECT or if it has none. The connection
-    /// closes itself after that.
+    /// Time for which the client may be silent, by its Keep Alive; `None` before CONNECT or if it has none. The
+    /// connection closes itself after that.
     #[must_use]
     pub fn allowed_silence(&self) -> Option<Duration> {
         let seconds = u64::from(self.keep_alive_s);

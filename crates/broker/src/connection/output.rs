@@ -141,7 +141,7 @@ impl Connection {
         output
     }
 
-    /// What is to be done to QUIC streams. Output taken before goes out before a
+    /// Requests about QUIC streams. Output taken before goes out before a
     /// [`StreamAction::Finish`].
     pub fn stream_actions(&mut self) -> Vec<StreamAction> {
         self.finish_answered();
@@ -171,7 +171,7 @@ fn take_from_session(
         flow.ready = true;
         return;
     }
-    let outbox = flow.outbox.take();
+    let outbox = flow.outbox.next_packets();
     if is_large {
         shard.turn.sends.copy(at.token, key, outbox.len());
     }

@@ -202,10 +202,24 @@ impl Connection {
             expires_at: hop.expires_at,
             publisher: session.publisher(),
         };
-        if publish.retain {
+        self.publish_parts(shard, stream_index, session, parts, publish.packet_id, reason);
+    }
+
+    /// Publishes what was checked, or refuses it for `reason`, as its quality of service requires.
+    fn publish_parts(
+        &mut self,
+        shard: &mut Shard,
+        stream_index: usize,
+        session: &Arc<Session>,
+        parts: MessageParts<'_>,
+        packet_id: Option<PacketId>,
+        reason: ReasonCode,
+    ) {
+        let retain = parts.retain;
+        if retain {
             shard.turn.retainer = session.lock().memory_owner();
         }
-        match (publish.qos, publish.packet_id) {
+        match (parts.qos, packet_id) {
             (QoS::AtLeastOnce, Some(id)) => {
                 self.publish_qos1(shard, stream_index, parts, id, reason)
             }
@@ -213,14 +227,14 @@ impl Connection {
                 self.publish_qos2(shard, stream_index, session, parts, id, reason);
             }
             _ if reason.is_error() => {}
-            _ if topic.starts_with(CONTROL_PREFIX) => {
+            _ if parts.topic.starts_with(CONTROL_PREFIX) => {
                 self.control(shard, &parts);
             }
             _ => {
                 shard.publish(parts);
             }
         }
-        if publish.retain {
+        if retain {
             shard.turn.retainer = None;
         }
         if shard.turn.is_traced() {

@@ -58,7 +58,7 @@ impl Connection {
         });
     }
 
-    /// What is due of the session's flows while its client is there.
+    /// Handles what is due of the session's flows while its client is there.
     pub(super) fn expire_flows(&mut self, shard: &mut Shard) {
         if let State::Connected(session) = &self.state {
             let mut state = session.lock();

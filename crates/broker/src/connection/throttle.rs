@@ -29,10 +29,10 @@ impl Throttle {
 
     fn charge(&mut self, bytes: usize, now: Timestamp) -> Option<Timestamp> {
         if let Some(bucket) = &mut self.messages {
-            bucket.take(1.0, now);
+            bucket.consume(1.0, now);
         }
         if let Some(bucket) = &mut self.bytes {
-            bucket.take(bytes as f64, now);
+            bucket.consume(bytes as f64, now);
         }
         let buckets = [&self.messages, &self.bytes].into_iter().flatten();
         buckets.filter_map(|bucket| bucket.free_at(now)).max()

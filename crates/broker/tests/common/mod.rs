@@ -312,7 +312,7 @@ impl World {
         self.settle();
     }
 
-    /// Its worker reads CONNECT, and its turn goes on.
+    /// Worker reads CONNECT, and its turn goes on.
     pub fn say_hello_within_turn(&mut self, conn: Conn, hello: &Hello) {
         let line = self.line(conn);
         line.version = hello.version;
@@ -371,13 +371,13 @@ impl World {
         self.settle();
     }
 
-    /// Its worker is shown bytes, and its turn goes on.
+    /// The worker is shown bytes, and its turn goes on.
     pub fn send_bytes_within_turn(&mut self, conn: Conn, bytes: &[u8]) {
         self.line(conn).unread.extend_from_slice(bytes);
         self.offer(conn.0);
     }
 
-    /// Its worker reads a packet, and its turn goes on.
+    /// Worker reads a packet, and its turn goes on.
     pub fn send_within_turn(&mut self, conn: Conn, packet: &Packet<'_>) {
         let line = self.lines.get_mut(&conn.0).unwrap();
         packet.encode(line.version, &mut line.unread);

@@ -88,9 +88,10 @@ fn from_sender(script: &mut Script<'_>, out: &mut Vec<u8>) {
     let gone = script.0.first_chunk::<4>().copied().unwrap_or_default();
     match choice & 7 {
         0..=3 => from_object(script, (head, fec, object, at), choice & 3 == 3, out),
-        4 => command(CommandKind::Flush { object, at, nodes: NodeList::of(&nodes) }).encode(out),
+        4 => command(CommandKind::Flush { object, at, nodes: NodeList::from_bytes(&nodes) })
+            .encode(out),
         5 => {
-            let invalid = ObjectList::of(&gone);
+            let invalid = ObjectList::from_bytes(&gone);
             command(CommandKind::Squelch { object, at, invalid }).encode(out);
         }
         6 => {

@@ -79,7 +79,7 @@ fn from_sender(script: &mut Script<'_>, out: &mut Vec<u8>) {
         0..=4 => from_stream(script, (head, fec, at), out),
         5 => {
             let nodes = RECEIVER.to_be_bytes();
-            let kind = CommandKind::Flush { object: 0, at, nodes: NodeList::of(&nodes) };
+            let kind = CommandKind::Flush { object: 0, at, nodes: NodeList::from_bytes(&nodes) };
             command(kind).encode(out);
         }
         6 => {

@@ -125,7 +125,9 @@ impl Contact {
     pub(crate) fn acknowledge_soon(
         &mut self,
         now: Duration,
-        (object, symbol, fec): (u16, SymbolId, Fec),
+        object: u16,
+        symbol: SymbolId,
+        fec: Fec,
         random: &mut fastrand::Rng,
     ) {
         let soon = self.spread(now, random);
@@ -176,11 +178,12 @@ impl Contact {
     }
 
     /// Writes a node's feedback with a sequence number. A NACK is also a report.
-    pub(crate) fn put(
+    pub(crate) fn write_feedback(
         &mut self,
         now: Duration,
         kind: FeedbackKind<'_>,
-        (source, sequence): (NodeId, &mut u16),
+        source: NodeId,
+        sequence: &mut u16,
         out: &mut Vec<u8>,
     ) {
         if matches!(kind, FeedbackKind::Nack(_)) {

@@ -113,7 +113,7 @@ impl Incoming {
 
     /// Receives a message of the object. Returns whether it is consistent with earlier ones; the error is the
     /// storage's, as text.
-    pub(super) fn take<S: Storage>(
+    pub(super) fn receive<S: Storage>(
         &mut self,
         message: &ObjectMessage<'_>,
         shared: &mut Shared<S>,
@@ -155,7 +155,7 @@ impl Incoming {
             let done = (0..parts.blocks()).filter(|&block| self.is_done(block));
             return done
                 .into_iter()
-                .try_for_each(|block| shared.storage.keep(self.key, &parts, block));
+                .try_for_each(|block| shared.storage.block_complete(self.key, &parts, block));
         }
         self.release(shared);
         self.done.fill(0);
@@ -257,7 +257,7 @@ impl Incoming {
         }
         self.set_done(block);
         if self.info.is_some() {
-            shared.storage.keep(self.key, &self.partition, block)?;
+            shared.storage.block_complete(self.key, &self.partition, block)?;
         }
         self.go_on(shared)
     }

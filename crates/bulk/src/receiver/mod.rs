@@ -67,7 +67,12 @@ pub trait Storage {
     ///
     /// # Errors
     /// The object is given up.
-    fn keep(&mut self, _object: ObjectKey, _parts: &Partition, _block: u32) -> io::Result<()> {
+    fn block_complete(
+        &mut self,
+        _object: ObjectKey,
+        _parts: &Partition,
+        _block: u32,
+    ) -> io::Result<()> {
         Ok(())
     }
     /// Writes a part of the object, within its length.

@@ -106,7 +106,7 @@ impl Remote {
             self.open(index, message, shared);
         }
         let taken = match &mut self.slots[index] {
-            Slot::Open(incoming) => incoming.take(message, shared),
+            Slot::Open(incoming) => incoming.receive(message, shared),
             _ => return true,
         };
         match taken {
@@ -207,8 +207,8 @@ impl Remote {
                 self.frontier = self.frontier.max((index, at.block + 1));
                 let asked = nodes.iter().any(|node| node == shared.config.node);
                 if asked && self.has_all(index, at) {
-                    let what = (object, at, command.fec);
-                    self.contact.acknowledge_soon(now, what, &mut shared.random);
+                    let random = &mut shared.random;
+                    self.contact.acknowledge_soon(now, object, at, command.fec, random);
                 }
                 self.consider_nack(now, shared);
             }
@@ -331,7 +331,7 @@ impl Remote {
         out: &mut Vec<u8>,
     ) -> bool {
         if let Some(acknowledgement) = self.contact.take_acknowledgement(now) {
-            self.put(now, acknowledgement, shared, out);
+            self.write_feedback(now, acknowledgement, shared, out);
             return true;
         }
         match self.contact.nack {
@@ -352,7 +352,7 @@ impl Remote {
             _ => {}
         }
         if let Some(report) = self.contact.take_report(now) {
-            self.put(now, report, shared, out);
+            self.write_feedback(now, report, shared, out);
             return true;
         }
         false
@@ -387,7 +387,7 @@ impl Remote {
             return false;
         }
         shared.progress.nacks += 1;
-        self.put(now, FeedbackKind::Nack(writer.requests()), shared, out);
+        self.write_feedback(now, FeedbackKind::Nack(writer.requests()), shared, out);
         true
     }
 
@@ -405,14 +405,14 @@ impl Remote {
         counts.iter().all(|(key, &count)| heard(key) >= count)
     }
 
-    fn put<S>(
+    fn write_feedback<S>(
         &mut self,
         now: Duration,
         kind: FeedbackKind<'_>,
         shared: &mut Shared<S>,
         out: &mut Vec<u8>,
     ) {
-        let own = (shared.config.node, &mut shared.sequence);
-        self.contact.put(now, kind, own, out);
+        let source = shared.config.node;
+        self.contact.write_feedback(now, kind, source, &mut shared.sequence, out);
     }
 }

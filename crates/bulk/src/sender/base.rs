@@ -46,7 +46,6 @@ pub(crate) struct Base {
     probe_sequence: u16,
 }
 
-/// The timing of feedback.
 pub(crate) struct FeedbackTiming {
     /// The sender's time when the receiver wrote the feedback, if it is plausible.
     pub(crate) echo: Option<Duration>,
@@ -153,13 +152,17 @@ impl Base {
     /// Requests receivers that lack something to acknowledge everything up to a symbol of an object.
     pub(crate) fn put_flush<'a>(
         &self,
-        (object, at): (u16, SymbolId),
+        object: u16,
+        at: SymbolId,
         lacking: impl Iterator<Item = &'a Peer>,
         out: &mut Vec<u8>,
     ) {
         let mut nodes = Vec::new();
         lacking.take(MAX_FLUSH_NODES).for_each(|peer| NodeList::push(&mut nodes, peer.node));
-        self.put_command(CommandKind::Flush { object, at, nodes: NodeList::of(&nodes) }, out);
+        self.put_command(
+            CommandKind::Flush { object, at, nodes: NodeList::from_bytes(&nodes) },
+            out,
+        );
     }
 
     /// Decodes a datagram as feedback for this sender.

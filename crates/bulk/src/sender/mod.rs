@@ -234,14 +234,14 @@ impl<S: Source> Sender<S> {
         }
         out.clear();
         self.base.measure();
-        if !self.put(now, out) {
+        if !self.write_next(now, out) {
             return false;
         }
         self.base.sent(now, out);
         true
     }
 
-    fn put(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+    fn write_next(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if now >= self.base.probe_at {
             self.base.put_probe(now, out);
             return true;
@@ -250,7 +250,7 @@ impl<S: Source> Sender<S> {
             self.squelch = false;
             let at = SymbolId::default();
             let gone = self.withdrawn();
-            let invalid = ObjectList::of(&gone);
+            let invalid = ObjectList::from_bytes(&gone);
             self.base.put_command(CommandKind::Squelch { object: 0, at, invalid }, out);
             return true;
         }
@@ -314,11 +314,12 @@ impl<S: Source> Sender<S> {
     fn put_symbol(
         &mut self,
         now: Duration,
-        at: (u16, u32, u8),
+        id: u16,
+        block: u32,
+        symbol: u8,
         repair: u8,
         out: &mut Vec<u8>,
     ) -> bool {
-        let (id, block, symbol) = at;
         let tell = block == 0 || symbol.is_multiple_of(FTI_EVERY_SYMBOLS);
         let (fti, head) = (tell.then(|| self.fti(id.into())), self.base.head());
         let object = &mut self.objects[usize::from(id)];
@@ -383,8 +384,7 @@ impl<S: Source> Sender<S> {
                 block_state.parity_sent += 1;
             }
             // A block with its parity is no longer than the code.
-            let at = (index as u16, block, symbol as u8);
-            if self.put_symbol(now, at, 0, out) {
+            if self.put_symbol(now, index as u16, block, symbol as u8, 0, out) {
                 return true;
             }
         }

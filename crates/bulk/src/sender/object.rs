@@ -193,11 +193,11 @@ mod tests {
     }
 
     /// A source that counts how often it is read.
-    struct Counted {
+    struct CountingSource {
         reads: usize,
     }
 
-    impl Source for Counted {
+    impl Source for CountingSource {
         fn read(&mut self, _: u64, _: &mut [u8]) -> io::Result<()> {
             self.reads += 1;
             Ok(())
@@ -209,7 +209,7 @@ mod tests {
         let parts = Partition::new(64, 1, 2).unwrap();
         let blocks = u32::try_from(CACHED_BLOCKS).unwrap();
         assert!(parts.blocks() > blocks);
-        let mut object = SentObject::new(parts, vec![], 0, Counted { reads: 0 });
+        let mut object = SentObject::new(parts, vec![], 0, CountingSource { reads: 0 });
         for block in (0..blocks).chain([0, blocks]) {
             object.block(block).unwrap();
         }

@@ -184,7 +184,7 @@ impl<S: Source> Sender<S> {
                 continue;
             };
             let repair = if again { flags::REPAIR | flags::EXPLICIT } else { flags::REPAIR };
-            if self.put_symbol(now, (id, number, symbol), repair, out) {
+            if self.put_symbol(now, id, number, symbol, repair, out) {
                 return true;
             }
         }

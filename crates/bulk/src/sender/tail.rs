@@ -30,7 +30,8 @@ impl<S: Source> Sender<S> {
         }
         self.flushes += 1;
         let lacking = self.base.peers.iter().filter(|peer| !peer.confirmed);
-        self.base.put_flush(self.flush_target(), lacking, out);
+        let (object, at) = self.flush_target();
+        self.base.put_flush(object, at, lacking, out);
         self.look_for_the_end(now, since);
         true
     }

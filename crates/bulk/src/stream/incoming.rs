@@ -64,7 +64,9 @@ impl Incoming {
     /// A stream whose first received message is of this block; or why it cannot be received. At most `bytes` of data
     /// are held, and as much parity.
     pub(super) fn open(
-        (object, fec, block): (u16, Fec, u32),
+        object: u16,
+        fec: Fec,
+        block: u32,
         fti: Fti,
         bytes: usize,
     ) -> Result<Incoming, String> {
@@ -137,7 +139,7 @@ impl Incoming {
     }
 
     /// Receives a symbol. Returns false if it is invalid, and true even if it is no longer useful.
-    pub(super) fn take(&mut self, at: SymbolId, fti: Option<Fti>, payload: &[u8]) -> bool {
+    pub(super) fn receive(&mut self, at: SymbolId, fti: Option<Fti>, payload: &[u8]) -> bool {
         let (symbols, vector) = (self.fti.max_block, self.vector());
         let Ok(number) = u8::try_from(at.symbol) else { return false };
         let source = at.symbol < symbols;
@@ -297,7 +299,7 @@ impl Incoming {
 
     /// Requests missing data: for full blocks the number of symbols that they lack, preferably parity; for the last
     /// block the symbols themselves.
-    pub(super) fn ask(&self, writer: &mut Writer) {
+    pub(super) fn write_requests(&self, writer: &mut Writer) {
         let (symbols, object) = (self.fti.max_block, self.object);
         let name =
             |block: u64, symbol: u16| (object, super::symbol_id(block, symbol, symbols, self.fec));

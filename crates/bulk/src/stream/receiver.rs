@@ -209,8 +209,8 @@ impl StreamReceiver {
         let Some(source) = &mut self.source else { return false };
         if source.incoming.is_none() {
             let Some(fti) = message.fti else { return true };
-            let first = (message.object, message.fec, at.block);
-            match Incoming::open(first, fti, self.config.buffer_bytes) {
+            let (object, bytes) = (message.object, self.config.buffer_bytes);
+            match Incoming::open(object, message.fec, at.block, fti, bytes) {
                 Ok(incoming) => source.incoming = Some(incoming),
                 Err(error) => {
                     self.error = Some(error);
@@ -222,7 +222,7 @@ impl StreamReceiver {
         if (incoming.object, incoming.fec) != (message.object, message.fec) {
             return false;
         }
-        let taken = incoming.take(at, message.fti, message.payload);
+        let taken = incoming.receive(at, message.fti, message.payload);
         source.gone = false;
         source.consider_nack(now, &mut self.random);
         taken
@@ -249,8 +249,8 @@ impl StreamReceiver {
                 incoming.sent(place);
                 let asked = nodes.iter().any(|node| node == self.config.node);
                 if asked && incoming.has_read(place) {
-                    let what = (object, at, incoming.fec);
-                    source.contact.acknowledge_soon(now, what, &mut self.random);
+                    let (fec, random) = (incoming.fec, &mut self.random);
+                    source.contact.acknowledge_soon(now, object, at, fec, random);
                 }
                 source.consider_nack(now, &mut self.random);
             }
@@ -283,9 +283,9 @@ impl StreamReceiver {
         out.clear();
         let source = self.source.as_mut()?;
         let address = source.contact.address;
-        let own = (self.config.node, &mut self.sequence);
+        let (node, sequence) = (self.config.node, &mut self.sequence);
         if let Some(acknowledgement) = source.contact.take_acknowledgement(now) {
-            source.contact.put(now, acknowledgement, own, out);
+            source.contact.write_feedback(now, acknowledgement, node, sequence, out);
             return Some(address);
         }
         match source.contact.nack {
@@ -302,17 +302,18 @@ impl StreamReceiver {
                 source.contact.hold_off(now, 0.5 * share);
                 let incoming = source.incoming.as_ref()?;
                 let mut writer = Writer::new(self.config.nack_bytes, incoming.fec);
-                incoming.ask(&mut writer);
+                incoming.write_requests(&mut writer);
                 if !writer.requests().is_empty() {
                     self.progress.nacks += 1;
-                    source.contact.put(now, FeedbackKind::Nack(writer.requests()), own, out);
+                    let nack = FeedbackKind::Nack(writer.requests());
+                    source.contact.write_feedback(now, nack, node, sequence, out);
                     return Some(address);
                 }
             }
             _ => {}
         }
         let report = source.contact.take_report(now)?;
-        source.contact.put(now, report, own, out);
+        source.contact.write_feedback(now, report, node, sequence, out);
         Some(address)
     }
 }

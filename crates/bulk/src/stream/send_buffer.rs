@@ -7,8 +7,7 @@ use crate::rs::Code;
 use crate::sender::Block;
 use crate::wire::{SEGMENT_HEAD_BYTES, Segment};
 
-/// A block.
-pub(super) struct Kept {
+pub(super) struct BufferedBlock {
     /// Symbols of the segment, each padded with zeros.
     bytes: Vec<u8>,
     pub(super) repair: Block,
@@ -19,7 +18,7 @@ pub(super) struct Kept {
 /// The send buffer; see the module.
 #[derive(Default)]
 pub(super) struct SendBuffer {
-    blocks: VecDeque<Kept>,
+    blocks: VecDeque<BufferedBlock>,
     /// Number of the first block that is kept.
     first: u64,
     block_symbols: u16,
@@ -104,7 +103,7 @@ impl SendBuffer {
     /// Lets the written bytes be sent, although their symbol is not full.
     pub(super) fn flush(&mut self) {
         if !self.filling.is_empty() {
-            self.put();
+            self.push_symbol();
         }
     }
 
@@ -113,18 +112,18 @@ impl SendBuffer {
         self.flush();
         if !self.closed && self.has_room() {
             self.message_start = None;
-            self.put();
+            self.push_symbol();
             self.closed = true;
         }
         self.closed
     }
 
-    fn put(&mut self) {
+    fn push_symbol(&mut self) {
         let (block, symbol) = self.block_of(self.end);
         let vector = self.vector_bytes();
         let symbols = usize::from(self.block_symbols);
         while self.first + self.blocks.len() as u64 <= block {
-            self.blocks.push_back(Kept {
+            self.blocks.push_back(BufferedBlock {
                 bytes: vec![0; symbols * vector],
                 repair: Block::default(),
                 sent: vec![Duration::ZERO; symbols],
@@ -149,7 +148,7 @@ impl SendBuffer {
         }
     }
 
-    pub(super) fn block(&mut self, block: u64) -> Option<&mut Kept> {
+    pub(super) fn block(&mut self, block: u64) -> Option<&mut BufferedBlock> {
         let index = block.checked_sub(self.first)?;
         self.blocks.get_mut(usize::try_from(index).ok()?)
     }

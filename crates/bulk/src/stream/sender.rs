@@ -238,14 +238,14 @@ impl StreamSender {
         out.clear();
         self.base.measure();
         self.release(now);
-        if !self.put(now, out) {
+        if !self.write_next(now, out) {
             return false;
         }
         self.base.sent(now, out);
         true
     }
 
-    fn put(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+    fn write_next(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if now >= self.base.probe_at {
             self.base.put_probe(now, out);
             return true;
@@ -270,7 +270,8 @@ impl StreamSender {
     fn put_symbol(
         &mut self,
         now: Duration,
-        (block, symbol): (u64, u8),
+        block: u64,
+        symbol: u8,
         again: u8,
         out: &mut Vec<u8>,
     ) -> bool {
@@ -325,7 +326,7 @@ impl StreamSender {
                 continue;
             };
             let repair = if again { flags::REPAIR | flags::EXPLICIT } else { flags::REPAIR };
-            if self.put_symbol(now, (number, symbol), repair, out) {
+            if self.put_symbol(now, number, symbol, repair, out) {
                 if u16::from(symbol) < symbols {
                     self.copy_later(now, self.place(number, symbol.into()));
                 }
@@ -348,7 +349,7 @@ impl StreamSender {
         }
         self.copy_later(now, place);
         // A block is no longer than the code.
-        self.put_symbol(now, (block, symbol as u8), 0, out)
+        self.put_symbol(now, block, symbol as u8, 0, out)
     }
 
     /// A block is full and sent: if more data waits, parity is sent with it before any request.
@@ -399,7 +400,7 @@ impl StreamSender {
                 self.copies.push_back(Copy { at: now + COPY_AFTER, place, left: left - 1 });
             }
             let (block, symbol) = self.send_buffer.block_of(place);
-            if self.put_symbol(now, (block, symbol as u8), flags::REPAIR | flags::EXPLICIT, out) {
+            if self.put_symbol(now, block, symbol as u8, flags::REPAIR | flags::EXPLICIT, out) {
                 return true;
             }
         }
@@ -467,7 +468,7 @@ impl StreamSender {
         let lacking = self.present().filter(|peer| self.acked(peer.node) < place);
         let (block, symbol) = self.send_buffer.block_of(place.saturating_sub(1));
         let at = symbol_id(block, symbol, self.base.config.block_symbols.into(), Fec::default());
-        self.base.put_flush((0, at), lacking, out);
+        self.base.put_flush(0, at, lacking, out);
     }
 
     /// Writes a flush, because there is no data to send.

@@ -24,14 +24,14 @@ const APPLICATION: u8 = 7;
 pub struct NodeList<'a>(&'a [u8]);
 
 impl<'a> NodeList<'a> {
-    /// Appends a node to bytes for [`NodeList::of`].
+    /// Appends a node to bytes for [`NodeList::from_bytes`].
     pub fn push(bytes: &mut Vec<u8>, node: NodeId) {
         put32(bytes, node);
     }
 
     /// The list in these bytes.
     #[must_use]
-    pub fn of(bytes: &'a [u8]) -> NodeList<'a> {
+    pub fn from_bytes(bytes: &'a [u8]) -> NodeList<'a> {
         NodeList(bytes)
     }
 
@@ -48,7 +48,7 @@ pub struct ObjectList<'a>(&'a [u8]);
 impl<'a> ObjectList<'a> {
     /// The list in these bytes, two per object.
     #[must_use]
-    pub fn of(bytes: &'a [u8]) -> ObjectList<'a> {
+    pub fn from_bytes(bytes: &'a [u8]) -> ObjectList<'a> {
         ObjectList(bytes)
     }
 

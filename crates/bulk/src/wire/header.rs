@@ -74,7 +74,7 @@ pub(super) fn extensions<'a>(
         } else {
             3
         };
-        each(kind, Read(header.take(bytes)?))?;
+        each(kind, Read(header.bytes(bytes)?))?;
     }
     Ok(())
 }

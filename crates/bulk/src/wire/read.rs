@@ -6,7 +6,7 @@ use super::error::WireError;
 pub(super) struct Read<'a>(pub(super) &'a [u8]);
 
 impl<'a> Read<'a> {
-    pub(super) fn take(&mut self, bytes: usize) -> Result<&'a [u8], WireError> {
+    pub(super) fn bytes(&mut self, bytes: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self.0.split_at_checked(bytes).ok_or(WireError::Short)?;
         self.0 = rest;
         Ok(taken)

@@ -115,7 +115,7 @@ impl Walk<'_> {
             };
             let level = Level::decode(self.lists.u8()?);
             let bytes = self.lists.u16()?;
-            self.items = Read(self.lists.take(bytes.into())?);
+            self.items = Read(self.lists.bytes(bytes.into())?);
             self.head = Some((form, level));
         }
     }

@@ -25,7 +25,7 @@ impl<'a> Segment<'a> {
         let length = read.u16().ok()?;
         let start = read.u16().ok()?;
         let offset = read.u32().ok()?;
-        let data = read.take(length.into()).ok()?;
+        let data = read.bytes(length.into()).ok()?;
         // 0 means that there is none, so positions are counted from 1.
         let fits = start <= length;
         fits.then_some(Segment { message_start: start.checked_sub(1), offset, data })

@@ -72,12 +72,12 @@ fn commands() {
     let command = |kind| Message::Command(Command { head: HEAD, fec: Fec::default(), kind });
     let at = SymbolId { block: 9, symbol: 8, block_len: 0 };
     let nodes = hex("00000005 00000006");
-    let flush = CommandKind::Flush { object: 7, at, nodes: NodeList::of(&nodes) };
+    let flush = CommandKind::Flush { object: 7, at, nodes: NodeList::from_bytes(&nodes) };
     assert_eq!(
         bytes(&command(flush)),
         hex("13 05 0a0b 01020304 0c0d 63 43  01 05 0007  00000908  00000005 00000006")
     );
-    assert_eq!(NodeList::of(&nodes).iter().collect::<Vec<_>>(), [5, 6]);
+    assert_eq!(NodeList::from_bytes(&nodes).iter().collect::<Vec<_>>(), [5, 6]);
     assert_eq!(
         bytes(&command(CommandKind::Eot)),
         hex("13 04 0a0b 01020304 0c0d 63 43  02 00 0000")
@@ -92,10 +92,14 @@ fn commands() {
              00000005 04 4d 0102")
     );
     let gone = hex("0001 0002");
-    let squelch = CommandKind::Squelch { object: 7, at, invalid: ObjectList::of(&gone) };
+    let squelch = CommandKind::Squelch { object: 7, at, invalid: ObjectList::from_bytes(&gone) };
     bytes(&command(squelch));
-    assert_eq!(ObjectList::of(&gone).iter().collect::<Vec<_>>(), [1, 2]);
-    bytes(&command(CommandKind::AckRequest { kind: 16, id: 1, nodes: NodeList::of(&nodes) }));
+    assert_eq!(ObjectList::from_bytes(&gone).iter().collect::<Vec<_>>(), [1, 2]);
+    bytes(&command(CommandKind::AckRequest {
+        kind: 16,
+        id: 1,
+        nodes: NodeList::from_bytes(&nodes),
+    }));
     bytes(&command(CommandKind::Application(b"x")));
 }
 

@@ -99,7 +99,12 @@ impl Storage for Memory {
         Ok(blocks)
     }
 
-    fn keep(&mut self, _object: ObjectKey, _parts: &Partition, _block: u32) -> io::Result<()> {
+    fn block_complete(
+        &mut self,
+        _object: ObjectKey,
+        _parts: &Partition,
+        _block: u32,
+    ) -> io::Result<()> {
         self.kept += 1;
         Ok(())
     }

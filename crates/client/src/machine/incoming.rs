@@ -10,7 +10,7 @@ use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode};
 
 use super::flow::{Ask, NO_LIMITS};
-use super::stream_map::{CONTROL, Kept};
+use super::stream_map::{Accepted, CONTROL};
 use super::{Ahead, Machine, Outcome, Phase, TOPIC_ALIAS_MAXIMUM, seconds};
 use crate::error::Error;
 use crate::message::{Message, Receipt};
@@ -342,7 +342,7 @@ impl<P, R> Machine<P, R> {
         }
         self.subscriptions.retain(|kept| kept.filter != filter);
         if !code.is_error() {
-            self.subscriptions.push(Kept::new(filter, options, flow));
+            self.subscriptions.push(Accepted::new(filter, options, flow));
         }
     }
 }

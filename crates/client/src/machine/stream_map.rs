@@ -72,7 +72,7 @@ pub(super) struct StreamMap {
 
 /// A subscription that the server has accepted.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct Accepted {
     pub(super) filter: String,
     pub(super) options: SubscribeOptions,
     pub(super) flow: usize,
@@ -80,9 +80,9 @@ pub(super) struct Kept {
     moved: bool,
 }
 
-impl Kept {
-    pub(super) fn new(filter: String, options: SubscribeOptions, flow: usize) -> Kept {
-        Kept { filter, options, flow, moved: false }
+impl Accepted {
+    pub(super) fn new(filter: String, options: SubscribeOptions, flow: usize) -> Accepted {
+        Accepted { filter, options, flow, moved: false }
     }
 }
 
@@ -113,7 +113,7 @@ impl StreamMap {
     }
 
     /// The flow of a request, which all its filters share.
-    pub(super) fn of_ask(&mut self, ask: &Ask, kept: &[Kept]) -> usize {
+    pub(super) fn of_ask(&mut self, ask: &Ask, kept: &[Accepted]) -> usize {
         match ask {
             Ask::Subscribe(filters) => {
                 let one = matches!(
@@ -269,7 +269,8 @@ impl<P, R> Machine<P, R> {
     pub(super) fn flow_down(&mut self, flow: usize) {
         for ask in self.flows[flow].down() {
             let Ask::Subscribe(filters) = ask else { continue };
-            let asked = |kept: &&mut Kept| filters.iter().any(|(filter, _)| *filter == kept.filter);
+            let asked =
+                |kept: &&mut Accepted| filters.iter().any(|(filter, _)| *filter == kept.filter);
             self.subscriptions.iter_mut().filter(asked).for_each(|kept| kept.moved = true);
         }
     }
@@ -385,7 +386,7 @@ impl<P, R> Machine<P, R> {
         self.restore(&self.subscriptions.clone());
     }
 
-    fn restore(&mut self, kept: &[Kept]) {
+    fn restore(&mut self, kept: &[Accepted]) {
         for (index, flow) in self.flows.iter_mut().enumerate() {
             let filters = kept.iter().filter(|kept| kept.flow == index);
             let filters: Vec<_> = filters.map(|kept| (kept.filter.clone(), kept.options)).collect();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fulmar_congestion::copies::{
-    Acknowledged, Copied, CopyQueue, FirstFlights, Sent, SharedCopies, share,
+    Acknowledged, Copied, CopyQueue, FirstFlights, SentDatagram, SharedCopies, share,
 };
 use quinn::udp::{EcnCodepoint, Transmit};
 use tokio::runtime::Handle;
@@ -123,7 +123,7 @@ impl Repeats {
         let is_handshake = bytes.first().is_some_and(|first| first & LONG_HEADER != 0);
         let now = Instant::now();
         // A client has chosen the address itself.
-        let sent = Sent { bytes: bytes.len(), is_handshake, is_validated: is_single };
+        let sent = SentDatagram { bytes: bytes.len(), is_handshake, is_validated: is_single };
         let (plan, news) = {
             let mut copies = share(&self.copies);
             (copies.sent(now, sent), copies.take_acknowledged())
@@ -134,10 +134,10 @@ impl Repeats {
             return;
         }
         let before = waiting.next();
-        waiting.queue.push(now, plan, || Datagram::of(transmit));
+        waiting.queue.push(now, plan, || Datagram::new(transmit));
         if let Some(setup) = &mut waiting.setup {
             setup.is_connected |= !is_handshake;
-            setup.flights.sent(now, setup.round_trip, bytes.len(), || Datagram::of(transmit));
+            setup.flights.sent(now, setup.round_trip, bytes.len(), || Datagram::new(transmit));
         }
         let next = waiting.next();
         if next.is_none() {
@@ -223,7 +223,7 @@ async fn serve(own: Weak<dyn Resend>, sooner: Arc<Notify>) {
 }
 
 impl Datagram {
-    fn of(transmit: &Transmit<'_>) -> Datagram {
+    fn new(transmit: &Transmit<'_>) -> Datagram {
         let Transmit { destination, ecn, src_ip, segment_size, contents } = *transmit;
         Datagram { destination, ecn, src_ip, segment_size, bytes: contents.to_vec() }
     }
@@ -259,7 +259,7 @@ mod tests {
         let (events, told) = mpsc::channel(MAX_WAITING_EVENTS);
         // Of a connection that has moved: it has no first flights.
         let socket =
-            Socket::new(remote, true, (events, Arc::default()), Some(Arc::clone(&copies))).unwrap();
+            Socket::new(remote, true, events, Arc::default(), Some(Arc::clone(&copies))).unwrap();
         (socket, copies, told)
     }
 

@@ -13,7 +13,7 @@ use crate::block::MAX_SZX;
 use crate::channel::{Channel, Received, Timing};
 use crate::message::{self, Kind, Method, code};
 use crate::response::Response;
-use work::{Next, Role, Work};
+use work::{Next, PendingCall, Role};
 
 fulmar_text::with_defaults! {
     /// Bounds of a [`Client`], and its timing.
@@ -121,7 +121,7 @@ pub struct Client {
     limits: ClientLimits,
     channel: Channel,
     random: fastrand::Rng,
-    works: BTreeMap<u64, Work>,
+    works: BTreeMap<u64, PendingCall>,
     next_id: u64,
     out: Vec<Vec<u8>>,
     events: VecDeque<ClientEvent>,
@@ -143,7 +143,7 @@ impl Client {
         self.next_id += 1;
         let id = self.next_id;
         let [token, follow] = [self.token(), self.token()];
-        self.works.insert(id, Work::new(call, token, follow, self.limits.max_szx));
+        self.works.insert(id, PendingCall::new(call, token, follow, self.limits.max_szx));
         self.go_on(now, id, Next::Ask);
         CallId(id)
     }
@@ -207,7 +207,7 @@ impl Client {
     /// When [`Client::on_deadline`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        let works = self.works.values().filter_map(Work::deadline);
+        let works = self.works.values().filter_map(PendingCall::deadline);
         works.chain(self.channel.deadline()).min()
     }
 
@@ -216,7 +216,7 @@ impl Client {
         if let Some(tag) = self.channel.on_deadline(now, &mut self.out) {
             self.fail(tag, Failure::Timeout);
         }
-        let due = |work: &Work| work.deadline().is_some_and(|at| at <= now);
+        let due = |work: &PendingCall| work.deadline().is_some_and(|at| at <= now);
         let due: Vec<u64> =
             self.works.iter().filter(|(_, work)| due(work)).map(|(id, _)| *id).collect();
         for id in due {
@@ -241,7 +241,7 @@ impl Client {
             work.answer_by = None;
         }
         let jitter = Duration::from_millis(self.random.u64(5_000..15_000));
-        let next = work.take(now, packet, role, &self.limits, jitter);
+        let next = work.receive(now, packet, role, &self.limits, jitter);
         self.go_on(now, id, next);
         true
     }

@@ -62,7 +62,7 @@ struct Observing {
 }
 
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct PendingCall {
     call: Call,
     token: Vec<u8>,
     follow: Vec<u8>,
@@ -77,9 +77,9 @@ pub(super) struct Work {
     pub(super) answer_by: Option<Instant>,
 }
 
-impl Work {
-    pub(super) fn new(call: Call, token: Vec<u8>, follow: Vec<u8>, szx: u8) -> Work {
-        Work {
+impl PendingCall {
+    pub(super) fn new(call: Call, token: Vec<u8>, follow: Vec<u8>, szx: u8) -> PendingCall {
+        PendingCall {
             call,
             token,
             follow,
@@ -180,7 +180,7 @@ impl Work {
     }
 
     /// Handles a response.
-    pub(super) fn take(
+    pub(super) fn receive(
         &mut self,
         now: Instant,
         packet: &Packet,

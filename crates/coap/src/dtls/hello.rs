@@ -40,7 +40,6 @@ pub(super) fn first(messages: &[u8], kind: u8) -> Option<(&[u8], &[u8])> {
     Some(messages.split_at(body.end))
 }
 
-/// The random of a hello.
 pub(super) fn random(hello: &[u8]) -> Option<&[u8; RANDOM_LENGTH]> {
     hello.get(RANDOM..)?.first_chunk()
 }

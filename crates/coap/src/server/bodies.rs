@@ -29,7 +29,7 @@ pub(super) struct Uploads(VecDeque<(Vec<u8>, Vec<u8>)>);
 
 impl Uploads {
     /// Adds a block to the body with this `key`, which may have `max` bytes; `room` bytes may be added.
-    pub(super) fn take(
+    pub(super) fn add(
         &mut self,
         key: &[u8],
         block: Block,
@@ -96,7 +96,7 @@ pub(super) struct Downloads(VecDeque<(Vec<u8>, Body)>);
 impl Downloads {
     /// Stores a body if there is room; without it, further blocks have the resource's state at the time of their
     /// request.
-    pub(super) fn keep(&mut self, key: &[u8], body: Body, room: usize) {
+    pub(super) fn store(&mut self, key: &[u8], body: Body, room: usize) {
         self.0.retain(|(other, _)| other != key);
         if body.content.len() > room {
             return;
@@ -128,7 +128,7 @@ mod tests {
     fn blocks_are_taken_in_order() {
         let mut uploads = Uploads::default();
         let mut take =
-            |number, more, len| uploads.take(b"k", block(number, more), &vec![7; len], 100, 100);
+            |number, more, len| uploads.add(b"k", block(number, more), &vec![7; len], 100, 100);
         assert_eq!(take(0, true, 16), Progress::Continue);
         assert_eq!(take(2, true, 16), Progress::Refused(code::INCOMPLETE), "one is missing");
         assert_eq!(take(1, true, 16), Progress::Continue, "and comes late");
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_block_with_other_content_begins_nothing() {
         let mut uploads = Uploads::default();
-        let mut take = |number, byte| uploads.take(b"k", block(number, true), &[byte; 16], 99, 99);
+        let mut take = |number, byte| uploads.add(b"k", block(number, true), &[byte; 16], 99, 99);
         assert_eq!((take(0, 1), take(1, 2)), (Progress::Continue, Progress::Continue));
         assert_eq!(take(1, 3), Progress::Refused(code::INCOMPLETE));
         assert_eq!(take(2, 4), Progress::Refused(code::INCOMPLETE), "all is forgotten");
@@ -154,14 +154,14 @@ mod tests {
     #[test]
     fn bodies_are_bounded() {
         let mut uploads = Uploads::default();
-        assert_eq!(uploads.take(b"k", block(0, true), &[0; 16], 20, 100), Progress::Continue);
-        let refused = uploads.take(b"k", block(1, true), &[0; 16], 20, 100);
+        assert_eq!(uploads.add(b"k", block(0, true), &[0; 16], 20, 100), Progress::Continue);
+        let refused = uploads.add(b"k", block(1, true), &[0; 16], 20, 100);
         assert_eq!(refused, Progress::Refused(code::TOO_LARGE));
         assert_eq!(uploads.bytes(), 0);
-        let refused = uploads.take(b"k", block(0, true), &[0; 16], 20, 15);
+        let refused = uploads.add(b"k", block(0, true), &[0; 16], 20, 15);
         assert_eq!(refused, Progress::Refused(code::UNAVAILABLE));
         for key in 0..20 {
-            uploads.take(&[key], block(0, true), &[0; 16], 20, 100);
+            uploads.add(&[key], block(0, true), &[0; 16], 20, 100);
         }
         assert_eq!(uploads.0.len(), MAX_BODIES);
     }

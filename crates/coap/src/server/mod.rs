@@ -250,8 +250,7 @@ impl<P: Peer> Server<P> {
         let etag = reply::etag(response);
         for id in observers {
             if let Some(&peer) = self.observers.get(&id.0) {
-                let tagged = (response, etag);
-                self.with(now, peer, |state, context| state.notify(context, id.0, tagged));
+                self.with(now, peer, |state, context| state.notify(context, id.0, response, etag));
             }
         }
     }
@@ -364,7 +363,7 @@ impl<P: Peer> Server<P> {
         for event in happened {
             match event {
                 Happened::Request(request) => {
-                    self.events.push_back(Event::Request(request.of(peer)));
+                    self.events.push_back(Event::Request(request.with_peer(peer)));
                 }
                 Happened::Ended(id) => self.ended(id),
             }

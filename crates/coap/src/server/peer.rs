@@ -19,12 +19,12 @@ const WAITING_BYTES: usize = 1200;
 
 /// An event of a peer.
 pub(super) enum Happened {
-    Request(Asked),
+    Request(RequestParts),
     Ended(u64),
 }
 
 /// A request without its peer.
-pub(super) struct Asked {
+pub(super) struct RequestParts {
     id: u64,
     method: Method,
     path: Vec<String>,
@@ -36,8 +36,8 @@ pub(super) struct Asked {
     proven: bool,
 }
 
-impl Asked {
-    pub(super) fn of<P>(self, peer: P) -> Request<P> {
+impl RequestParts {
+    pub(super) fn with_peer<P>(self, peer: P) -> Request<P> {
         Request {
             exchange: Exchange { peer, id: self.id },
             method: self.method,
@@ -131,7 +131,9 @@ impl PeerState {
                 self.channel.launch(context.now, &mut context.out);
             }
             Received::New => match message::code_of(packet) >> 5 {
-                0 if message::code_of(packet) != code::EMPTY => self.ask(context, packet, bytes),
+                0 if message::code_of(packet) != code::EMPTY => {
+                    self.handle_request(context, packet, bytes)
+                }
                 // A ping (section 4.3), an unexpected response, or an unassigned code.
                 _ if kind == Kind::Confirmable => {
                     context.out.push(message::bare(Kind::Reset, id));
@@ -142,7 +144,7 @@ impl PeerState {
     }
 
     /// Handles a request.
-    fn ask(&mut self, context: &mut Context<'_>, packet: &Packet, bytes: usize) {
+    fn handle_request(&mut self, context: &mut Context<'_>, packet: &Packet, bytes: usize) {
         let confirmable = message::kind_of(packet) == Kind::Confirmable;
         let etags = packet.get_option(CoapOption::ETag).into_iter().flatten();
         let mut pending = Pending {
@@ -151,7 +153,7 @@ impl PeerState {
             message_id: packet.header.message_id,
             confirmable,
             acknowledge_at: Some(context.now + context.limits.timing.processing_delay),
-            is_get: Method::of(message::code_of(packet)) == Some(Method::Get),
+            is_get: Method::from_code(message::code_of(packet)) == Some(Method::Get),
             block1: None,
             block2: None,
             key: message::body_key(packet),
@@ -188,7 +190,7 @@ impl PeerState {
         context: &mut Context<'_>,
         packet: &Packet,
         pending: &mut Pending,
-    ) -> Result<Option<Asked>, u8> {
+    ) -> Result<Option<RequestParts>, u8> {
         let bad = |()| code::BAD_REQUEST;
         if [CoapOption::ProxyUri, CoapOption::ProxyScheme].map(|o| packet.get_option(o).is_some())
             != [false; 2]
@@ -198,7 +200,7 @@ impl PeerState {
         if message::has_unknown_critical(packet) {
             return Err(code::BAD_OPTION);
         }
-        let method = Method::of(message::code_of(packet)).ok_or(code::METHOD_NOT_ALLOWED)?;
+        let method = Method::from_code(message::code_of(packet)).ok_or(code::METHOD_NOT_ALLOWED)?;
         if let Some(echo) = packet.get_first_option(message::ECHO) {
             self.proven |= context.echo.is_fresh(context.now, context.peer, echo);
         }
@@ -229,7 +231,7 @@ impl PeerState {
         let (content_format, accept) =
             (short(CoapOption::ContentFormat), short(CoapOption::Accept));
         let (id, proven) = (pending.id, self.proven);
-        Ok(Some(Asked {
+        Ok(Some(RequestParts {
             id,
             method,
             path,
@@ -257,7 +259,7 @@ impl PeerState {
         let Some(block) = pending.block1 else {
             return Ok(Some(Bytes::copy_from_slice(&packet.payload)));
         };
-        match self.uploads.take(&pending.key, block, &packet.payload, max, context.room) {
+        match self.uploads.add(&pending.key, block, &packet.payload, max, context.room) {
             Progress::Whole(body) => Ok(Some(body)),
             Progress::Refused(code) => Err(code),
             Progress::Continue => {

@@ -84,7 +84,7 @@ impl PeerState {
     pub(super) fn challenge(&mut self, context: &mut Context<'_>, pending: Pending) {
         let (kind, code) = (Kind::Acknowledgement, code::UNAUTHORIZED);
         let mut packet = message::new(kind, code, 0, &pending.token);
-        packet.add_option(message::ECHO, context.echo.make(context.now, context.peer));
+        packet.add_option(message::ECHO, context.echo.value_for(context.now, context.peer));
         self.dispatch(context, &pending, packet);
     }
 
@@ -93,9 +93,9 @@ impl PeerState {
         &mut self,
         context: &mut Context<'_>,
         id: u64,
-        tagged: (&Response, Option<Etag>),
+        response: &Response,
+        etag: Option<Etag>,
     ) {
-        let (response, _) = tagged;
         let Some(observation) = self.observations.get_mut(&id) else { return };
         // RFC 7641 section 4.4: 24 bits that wrap around.
         observation.sequence = (observation.sequence + 1) & 0x00FF_FFFF;
@@ -106,7 +106,7 @@ impl PeerState {
         if continues {
             message::set_number(&mut packet, CoapOption::Observe, sequence);
         }
-        self.fill(context, &mut packet, &key, tagged, (0, szx));
+        self.fill(context, &mut packet, &key, (response, etag), (0, szx));
         let waiting = self.channel.pending(id) > context.limits.max_waiting_notifications;
         if waiting || context.room == 0 {
             self.channel.drop_oldest_waiting(id);
@@ -145,7 +145,7 @@ impl PeerState {
             let content = content.clone();
             let (content_format, max_age_s) = (response.content_format, response.max_age_s);
             let body = Body { content, etag, content_format, max_age_s };
-            self.downloads.keep(key, body, context.room);
+            self.downloads.store(key, body, context.room);
         }
         packet.payload = content[range].to_vec();
         true

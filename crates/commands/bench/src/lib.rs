@@ -223,7 +223,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let progress = Progress::new(common.json);
     let next_tick = Instant::now();
-    let report = Run { load, driver, settings, progress, stop: &stop, next_tick }.go()?;
+    let report = Run { load, driver, settings, progress, stop: &stop, next_tick }.run()?;
     if common.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {

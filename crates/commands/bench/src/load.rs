@@ -405,17 +405,17 @@ mod tests {
         let mut load = Load::new(plan, "b/1".to_owned(), None).unwrap();
         for lane in [SUBSCRIBER, PUBLISHER] {
             load.begin(lane);
-            assert_eq!(take(&mut load, lane)[0] >> 4, 1);
+            assert_eq!(drain_lane(&mut load, lane)[0] >> 4, 1);
             load.receive(lane, &CONNACK).unwrap();
         }
-        assert_eq!(take(&mut load, SUBSCRIBER)[0] >> 4, 8);
+        assert_eq!(drain_lane(&mut load, SUBSCRIBER)[0] >> 4, 8);
         load.receive(SUBSCRIBER, &SUBACK).unwrap();
         assert_eq!(load.ready_lanes(), 2);
         load
     }
 
     /// Drains the lane's output, as a driver with a bottomless socket would.
-    fn take(load: &mut Load, lane: usize) -> Vec<u8> {
+    fn drain_lane(load: &mut Load, lane: usize) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
             let out = load.outgoing(lane);
@@ -440,15 +440,15 @@ mod tests {
     #[test]
     fn deliveries_make_room_for_the_next_burst() {
         let mut load = pair(QoS::AtMostOnce);
-        assert!(take(&mut load, PUBLISHER).is_empty(), "nothing before traffic starts");
+        assert!(drain_lane(&mut load, PUBLISHER).is_empty(), "nothing before traffic starts");
         load.set_publishing(true);
-        let first = take(&mut load, PUBLISHER);
+        let first = drain_lane(&mut load, PUBLISHER);
         assert_eq!(packets(&first).len(), 8);
         let sent = packets(&first);
         load.receive(SUBSCRIBER, &sent[..3].concat()).unwrap();
-        assert!(take(&mut load, PUBLISHER).is_empty(), "room for three, a burst is four");
+        assert!(drain_lane(&mut load, PUBLISHER).is_empty(), "room for three, a burst is four");
         load.receive(SUBSCRIBER, sent[3]).unwrap();
-        assert_eq!(packets(&take(&mut load, PUBLISHER)).len(), 4);
+        assert_eq!(packets(&drain_lane(&mut load, PUBLISHER)).len(), 4);
         assert_eq!((load.totals.published, load.totals.delivered), (12, 4));
         assert_eq!(load.latency.len(), 4);
     }
@@ -458,7 +458,7 @@ mod tests {
         for size in 1..40 {
             let mut load = pair(QoS::AtMostOnce);
             load.set_publishing(true);
-            let sent = take(&mut load, PUBLISHER);
+            let sent = drain_lane(&mut load, PUBLISHER);
             sent.chunks(size).for_each(|part| load.receive(SUBSCRIBER, part).unwrap());
             assert_eq!(load.totals.delivered, 8, "pieces of {size}");
         }
@@ -468,39 +468,39 @@ mod tests {
     fn qos_1_waits_for_acknowledgements_too_and_acknowledges() {
         let mut load = pair(QoS::AtLeastOnce);
         load.set_publishing(true);
-        let sent = take(&mut load, PUBLISHER);
+        let sent = drain_lane(&mut load, PUBLISHER);
         load.receive(SUBSCRIBER, &sent).unwrap();
-        let answers = take(&mut load, SUBSCRIBER);
+        let answers = drain_lane(&mut load, SUBSCRIBER);
         assert_eq!(packets(&answers)[7], [0x40, 2, 0, 8]);
-        assert!(take(&mut load, PUBLISHER).is_empty(), "delivered but not acknowledged");
+        assert!(drain_lane(&mut load, PUBLISHER).is_empty(), "delivered but not acknowledged");
         load.receive(PUBLISHER, &answers).unwrap();
-        assert_eq!(packets(&take(&mut load, PUBLISHER)).len(), 8);
+        assert_eq!(packets(&drain_lane(&mut load, PUBLISHER)).len(), 8);
     }
 
     #[test]
     fn qos_2_takes_all_four_steps() {
         let mut load = pair(QoS::ExactlyOnce);
         load.set_publishing(true);
-        let sent = take(&mut load, PUBLISHER);
+        let sent = drain_lane(&mut load, PUBLISHER);
         load.receive(SUBSCRIBER, packets(&sent)[0]).unwrap();
-        assert_eq!(take(&mut load, SUBSCRIBER), [0x50, 2, 0, 1]);
+        assert_eq!(drain_lane(&mut load, SUBSCRIBER), [0x50, 2, 0, 1]);
         load.receive(PUBLISHER, &[0x50, 2, 0, 1]).unwrap();
-        assert_eq!(take(&mut load, PUBLISHER), [0x62, 2, 0, 1]);
+        assert_eq!(drain_lane(&mut load, PUBLISHER), [0x62, 2, 0, 1]);
         load.receive(SUBSCRIBER, &[0x62, 2, 0, 1]).unwrap();
-        assert_eq!(take(&mut load, SUBSCRIBER), [0x70, 2, 0, 1]);
+        assert_eq!(drain_lane(&mut load, SUBSCRIBER), [0x70, 2, 0, 1]);
     }
 
     #[test]
     fn a_flow_whose_messages_were_dropped_goes_on_after_two_checks() {
         let mut load = pair(QoS::AtMostOnce);
         load.set_publishing(true);
-        let sent = take(&mut load, PUBLISHER);
+        let sent = drain_lane(&mut load, PUBLISHER);
         load.receive(SUBSCRIBER, packets(&sent)[0]).unwrap();
         load.check_progress();
         assert_eq!(load.totals.lost, 0, "there was progress");
         load.check_progress();
         assert_eq!(load.totals.lost, 7);
-        assert_eq!(packets(&take(&mut load, PUBLISHER)).len(), 8);
+        assert_eq!(packets(&drain_lane(&mut load, PUBLISHER)).len(), 8);
     }
 
     #[test]
@@ -521,7 +521,7 @@ mod tests {
         load.clock -= std::time::Duration::from_nanos(2_000);
         assert!(load.pace().is_some());
         assert!(load.totals.published >= 2_000);
-        let first = take(&mut load, 2);
+        let first = drain_lane(&mut load, 2);
         let frame = peek_frame(&first, MAX_PACKET_BYTES).unwrap().unwrap();
         assert_eq!(wire::publish_parts(frame.first, frame.body), Some((Some([0, 1]), 1)));
     }

@@ -40,7 +40,7 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    pub(super) fn of(histogram: &Histogram<u64>) -> Latency {
+    pub(super) fn from_histogram(histogram: &Histogram<u64>) -> Latency {
         let ms = |quantile| histogram.value_at_quantile(quantile) as f64 / 1_000.0;
         Latency { p50_ms: ms(0.5), p99_ms: ms(0.99), p999_ms: ms(0.999), max_ms: ms(1.0) }
     }

@@ -68,7 +68,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// The broker can't be reached, refuses, closes a connection, or has gone.
-    pub(super) fn go(mut self) -> anyhow::Result<Report> {
+    pub(super) fn run(mut self) -> anyhow::Result<Report> {
         let connections = self.connect_all()?;
         let traffic = match self.load.plan().scenario {
             Scenario::Conns { .. } => None,
@@ -127,7 +127,7 @@ impl Run<'_> {
         self.progress.phase("measuring", self.settings.measure.as_secs());
         self.idle(self.settings.measure)?;
         let end = self.snapshot()?;
-        let latency = Latency::of(&self.load.latency);
+        let latency = Latency::from_histogram(&self.load.latency);
         let rss_kib = self.rss_kib()?;
         let lost = self.drain()?;
         let seconds = (end.at - start.at).as_secs_f64();

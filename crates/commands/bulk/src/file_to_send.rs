@@ -26,7 +26,6 @@ impl Source for FileSource {
     }
 }
 
-/// A file to send.
 pub(super) struct FileToSend {
     pub(super) source: FileSource,
     pub(super) bytes: u64,

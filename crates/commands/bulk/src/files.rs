@@ -114,7 +114,7 @@ impl Storage for Files {
         let name = format!("{}{sender:08x}-{instance:04x}-{number}.part", symlink_safe::PREFIX);
         let path = self.folder.join(name);
         let file = symlink_safe::create(&path)?;
-        state::take(&file);
+        state::try_lock(&file);
         // A sparse file takes no room, so a false length costs nothing.
         file.set_len(bytes)?;
         self.parts.insert(object, Part::new(path, file, bytes));
@@ -135,7 +135,7 @@ impl Storage for Files {
         let [path, list] = state::places(&self.folder, info, parts);
         let part = self.part(object)?;
         if let Ok(file) = symlink_safe::reopen(&path) {
-            if !state::take(&file) {
+            if !state::try_lock(&file) {
                 // Another process is receiving it; this one receives it without the earlier blocks.
                 return Ok(Vec::new());
             }
@@ -153,7 +153,12 @@ impl Storage for Files {
         Ok(Vec::new())
     }
 
-    fn keep(&mut self, object: ObjectKey, parts: &Partition, block: u32) -> io::Result<()> {
+    fn block_complete(
+        &mut self,
+        object: ObjectKey,
+        parts: &Partition,
+        block: u32,
+    ) -> io::Result<()> {
         let node = self.node;
         let part = self.part(object)?;
         if let Some([path, list]) = part.places.take() {
@@ -167,7 +172,7 @@ impl Storage for Files {
             state::prune(&self.folder, "state")?;
         }
         let Part { state, file, .. } = self.part(object)?;
-        state.as_mut().map_or(Ok(()), |state| state.keep(file, parts, block))
+        state.as_mut().map_or(Ok(()), |state| state.record_block(file, parts, block))
     }
 
     fn write(&mut self, object: ObjectKey, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -277,7 +282,7 @@ mod tests {
         files.open(KEY, 6).unwrap();
         assert!(files.identify(KEY, &info, &parts).unwrap().is_empty());
         files.write(KEY, 2, b"cd").unwrap();
-        files.keep(KEY, &parts, 1).unwrap();
+        files.block_complete(KEY, &parts, 1).unwrap();
         drop(files);
         assert_eq!(state::interrupted(folder.path()).unwrap(), Some(7));
 
@@ -315,7 +320,7 @@ mod tests {
             files.open(key, 6).unwrap();
             files.identify(key, &manifest.encode(), &parts).unwrap();
             files.write(key, 0, b"xx").unwrap();
-            files.keep(key, &parts, 0).unwrap();
+            files.block_complete(key, &parts, 0).unwrap();
             files.abandon(key);
         }
         assert!(names(folder.path()).len() <= 34, "{}", names(folder.path()).len());
@@ -338,7 +343,7 @@ mod tests {
         files.identify(KEY, &info, &parts).unwrap();
         for (offset, bytes) in [(0, b"ab"), (2, b"cd"), (4, b"ef")] {
             files.write(KEY, offset, bytes).unwrap();
-            files.keep(KEY, &parts, u32::try_from(offset / 2).unwrap()).unwrap();
+            files.block_complete(KEY, &parts, u32::try_from(offset / 2).unwrap()).unwrap();
         }
         files.finish(KEY, &info).unwrap();
         assert_eq!(fs::read(elsewhere.path()).unwrap(), b"as it was");

@@ -298,7 +298,7 @@ impl<'a> Run<'a> {
                     self.failed += 1;
                     self.failure = Some(reason.clone());
                     let text = format!("object {} of {}: {reason}", object.object, object.sender);
-                    self.show.say(&format!("fulmar: {text}"));
+                    self.show.print_line(&format!("fulmar: {text}"));
                     if self.args.json {
                         println!("{}", json!({ "event": "failed", "reason": text }));
                     }
@@ -324,7 +324,7 @@ impl<'a> Run<'a> {
             return;
         }
         if !file.verified {
-            self.show.say(&format!("{name}: the sender provided no SHA-256"));
+            self.show.print_line(&format!("{name}: the sender provided no SHA-256"));
         }
         self.show.aside(|| println!("{}  {name}", file.hash));
     }

@@ -108,9 +108,12 @@ impl Args {
     /// The options of a roll-out: a file to an address, at a fixed or adaptive rate, to a number of receivers; a
     /// silent one is waited for a number of seconds.
     pub(super) fn of_rollout(
-        (file, to): (&Path, &str),
-        (rate, adaptive): (Option<u64>, bool),
-        (receivers, patience): (usize, u64),
+        file: &Path,
+        to: &str,
+        rate: Option<u64>,
+        adaptive: bool,
+        receivers: usize,
+        patience: u64,
         interface: Option<socket::Interface>,
     ) -> Args {
         Args {
@@ -382,7 +385,7 @@ impl Run<'_> {
                     self.unreadable = true;
                     let file = self.args.files.get(usize::from(object));
                     let name = file.map(|file| file.display().to_string()).unwrap_or_default();
-                    self.show.say(&format!("fulmar: {name}: {error}"));
+                    self.show.print_line(&format!("fulmar: {name}: {error}"));
                 }
                 SenderEvent::Ended { complete } => return Some(complete),
             }
@@ -416,7 +419,7 @@ impl Run<'_> {
     fn show_progress(&mut self, a_second: bool) {
         if !self.warned && self.start.elapsed() >= UNHEARD && self.nobody() && !self.args.silent {
             self.warned = true;
-            self.show.say(&format!("fulmar: no receiver has answered from {} yet", self.to));
+            self.show.print_line(&format!("fulmar: no receiver has answered from {} yet", self.to));
         }
         if self.args.json {
             if a_second {
@@ -459,7 +462,7 @@ impl Run<'_> {
             }
         });
         let number = |key: &str| value[key].as_f64().unwrap_or_default();
-        self.show.say(&format!(
+        self.show.print_line(&format!(
             "{} of {} receivers have all after {:.2} s; sent {:.2} times the files, {:.1} Mbit/s net",
             value["confirmed"],
             self.sender.progress().peers.len().max(self.args.receivers),

@@ -32,7 +32,7 @@ impl Show {
     }
 
     /// Prints a line that stays.
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn print_line(&self, line: &str) {
         self.0.suspend(|| eprintln!("{line}"));
     }
 

@@ -109,7 +109,7 @@ fn socket(family: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn any(family: SocketAddr, port: u16) -> SocketAddr {
+fn unspecified(family: SocketAddr, port: u16) -> SocketAddr {
     match family {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, port).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, port).into(),
@@ -135,7 +135,7 @@ pub(super) fn to(
                 socket.set_multicast_if_v6(if index == 0 { zone } else { index })?;
             }
         }
-        socket.bind(&SockAddr::from(any(to, 0)))?;
+        socket.bind(&SockAddr::from(unspecified(to, 0)))?;
         UdpSocket::from_std(socket.into())
     };
     make().with_context(|| format!("cannot send to {to}"))
@@ -154,7 +154,7 @@ pub(super) fn from(
             let foreign =
                 bound.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable);
             if foreign {
-                socket.bind(&SockAddr::from(any(from, from.port())))?;
+                socket.bind(&SockAddr::from(unspecified(from, from.port())))?;
             } else {
                 bound?;
             }

@@ -72,7 +72,12 @@ impl State {
     }
 
     /// Records a complete block.
-    pub(super) fn keep(&mut self, part: &File, parts: &Partition, block: u32) -> io::Result<()> {
+    pub(super) fn record_block(
+        &mut self,
+        part: &File,
+        parts: &Partition,
+        block: u32,
+    ) -> io::Result<()> {
         let hash = hash_of(part, parts, block)?;
         self.file.write_all(&[&block.to_be_bytes()[..], &hash].concat())
     }
@@ -106,7 +111,7 @@ pub(super) fn places(folder: &Path, info: &[u8], parts: &Partition) -> [PathBuf;
 }
 
 /// Locks the file; returns false if another process has it.
-pub(super) fn take(part: &File) -> bool {
+pub(super) fn try_lock(part: &File) -> bool {
     part.try_lock().is_ok()
 }
 
@@ -161,7 +166,7 @@ fn hidden(folder: &Path, kind: &str) -> io::Result<Vec<PathBuf>> {
 fn is_free(path: &Path) -> bool {
     let is_list = path.extension().is_some_and(|kind| kind == "state");
     let file = if is_list { path.with_extension("part") } else { path.to_owned() };
-    symlink_safe::reopen(&file).map_or(true, |file| take(&file))
+    symlink_safe::reopen(&file).map_or(true, |file| try_lock(&file))
 }
 
 /// Removes a file, for a list together with its file. Another process may have done so already.
@@ -191,7 +196,7 @@ mod tests {
         let file = symlink_safe::reopen(&part).unwrap();
         let mut list = State::create(state.clone(), 9).unwrap();
         for block in [0, 1, 3] {
-            list.keep(&file, &parts, block).unwrap();
+            list.record_block(&file, &parts, block).unwrap();
         }
         drop(list);
         // A byte of block 1 changes; the list's end is lost.
@@ -200,7 +205,7 @@ mod tests {
         cut.write_all(b"cut").unwrap();
         let (mut list, kept) = State::open(state.clone(), &file, &parts).unwrap().unwrap();
         assert_eq!(kept, [0, 3]);
-        list.keep(&file, &parts, 1).unwrap();
+        list.record_block(&file, &parts, 1).unwrap();
         let (_, kept) = State::open(state.clone(), &file, &parts).unwrap().unwrap();
         assert_eq!(kept, [0, 1, 3], "the later record counts, and none is out of step");
         fs::write(&state, "anything").unwrap();
@@ -220,7 +225,7 @@ mod tests {
             State::create(state, 9).unwrap();
             if number == 0 {
                 // Another process is receiving it.
-                assert!(take(&file));
+                assert!(try_lock(&file));
                 held.push(file);
             }
         }

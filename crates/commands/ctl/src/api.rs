@@ -109,7 +109,7 @@ impl Api {
     }
 
     /// Requests an object by its name, and prints it.
-    pub(crate) async fn show(&self, list: &str, name: &str) -> anyhow::Result<()> {
+    pub(crate) async fn print_object(&self, list: &str, name: &str) -> anyhow::Result<()> {
         let object = self.get(&format!("{list}/{}", encode(name))).await?;
         self.print(&object, table::fields);
         Ok(())
@@ -232,7 +232,7 @@ async fn refusal(response: Response<Incoming>) -> anyhow::Error {
 }
 
 async fn connect_socket(data: &Path) -> anyhow::Result<UnixStream> {
-    let socket = SocketPath::of(data).with_context(|| data.display().to_string())?;
+    let socket = SocketPath::in_folder(data).with_context(|| data.display().to_string())?;
     UnixStream::connect(socket.path()).await.map_err(|error| {
         let data = data.display();
         match error.kind() {

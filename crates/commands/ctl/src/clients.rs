@@ -75,9 +75,9 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
         Command::List { client, owner, transport, list } => {
             let own = [("client", client.clone()), ("transport", transport.clone())];
             let parameters = own.into_iter().chain(owner.parameters());
-            list::print(api, ("/clients", "clients"), parameters, list, COLUMNS).await
+            list::print(api, "/clients", "clients", parameters, list, COLUMNS).await
         }
-        Command::Show { client } => api.show("/clients", client).await,
+        Command::Show { client } => api.print_object("/clients", client).await,
         Command::Ban(args) => bans::add(api, args).await,
         Command::Bans => bans::list(api).await,
         Command::Unban { number } => bans::lift(api, number).await,

@@ -149,8 +149,8 @@ pub(crate) fn split(text: &str) -> Vec<&str> {
 
 pub(crate) async fn groups(api: &Api, command: &Groups) -> anyhow::Result<()> {
     match command {
-        Groups::List { list } => list::print(api, ("/groups", "groups"), [], list, GROUPS).await,
-        Groups::Show { name } => api.show("/groups", name).await,
+        Groups::List { list } => list::print(api, "/groups", "groups", [], list, GROUPS).await,
+        Groups::Show { name } => api.print_object("/groups", name).await,
         Groups::Add { name, topic_roles } => {
             let group = json!({ "name": name, "roles": topic_roles });
             api.change(Method::POST, "/groups", Some(&group), "added").await
@@ -183,7 +183,7 @@ async fn add_rule(api: &Api, args: &RuleArgs, allow: bool) -> anyhow::Result<()>
 
 pub(crate) async fn roles(api: &Api, command: &Roles) -> anyhow::Result<()> {
     match command {
-        Roles::List { list } => list::print(api, ("/roles", "roles"), [], list, ROLES).await,
+        Roles::List { list } => list::print(api, "/roles", "roles", [], list, ROLES).await,
         Roles::Show { name } => {
             let role = api.get(&format!("/roles/{}", encode(name))).await?;
             api.print(&role, |role| {

@@ -99,13 +99,13 @@ pub(crate) async fn tap(api: &Api, args: &TapArgs) -> anyhow::Result<()> {
         unread.extend_from_slice(data);
         while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = unread.drain(..=end).collect();
-            show(api, &line)?;
+            print_message(api, &line)?;
         }
     }
     Ok(())
 }
 
-fn show(api: &Api, line: &[u8]) -> anyhow::Result<()> {
+fn print_message(api: &Api, line: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if api.wants_json() {
         out.write_all(terminal::json(String::from_utf8_lossy(line).into_owned()).as_bytes())?;

@@ -32,7 +32,8 @@ impl OwnerArgs {
 /// Requests the list at `/NAME` in all its pages, and prints it. Parameters without a value are left out.
 pub(crate) async fn print(
     api: &Api,
-    (path, name): (&str, &str),
+    path: &str,
+    name: &str,
     parameters: impl IntoIterator<Item = (&'static str, Option<String>)>,
     args: &ListArgs,
     columns: &[Column],

@@ -73,9 +73,9 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
         Command::List { owner, disconnected, list } => {
             let connected = disconnected.then(|| false.to_string());
             let parameters = owner.parameters().into_iter().chain([("connected", connected)]);
-            list::print(api, ("/sessions", "sessions"), parameters, list, SESSIONS).await
+            list::print(api, "/sessions", "sessions", parameters, list, SESSIONS).await
         }
-        Command::Show { client } => api.show("/sessions", client).await,
+        Command::Show { client } => api.print_object("/sessions", client).await,
         Command::Delete { client } => api.remove("/sessions", client, "deleted").await,
     }
 }
@@ -84,9 +84,9 @@ pub(crate) async fn retained(api: &Api, command: &Retained) -> anyhow::Result<()
     match command {
         Retained::List { filter, list } => {
             let parameters = [("filter", Some(filter.clone()))];
-            list::print(api, ("/retained", "messages"), parameters, list, MESSAGES).await
+            list::print(api, "/retained", "messages", parameters, list, MESSAGES).await
         }
-        Retained::Show { topic } => api.show("/retained", topic).await,
+        Retained::Show { topic } => api.print_object("/retained", topic).await,
         Retained::Delete { topic } => api.remove("/retained", topic, "deleted").await,
     }
 }

@@ -180,7 +180,7 @@ async fn change(api: &Api, name: &str, change: Value) -> anyhow::Result<()> {
 
 pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::List { list } => list::print(api, ("/users", "users"), [], list, USERS).await,
+        Command::List { list } => list::print(api, "/users", "users", [], list, USERS).await,
         Command::Add { name, role, access } => {
             access.announce(api, role.is_some()).await?;
             let role = role.map(Role::name);
@@ -188,7 +188,7 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
             access.add_to(&mut user);
             api.change(Method::POST, "/users", Some(&user), "added").await
         }
-        Command::Show { name } => api.show("/users", name).await,
+        Command::Show { name } => api.print_object("/users", name).await,
         Command::Change { name, access, enable, disable } => {
             access.announce(api, true).await?;
             let mut user = json!({});

@@ -44,7 +44,7 @@ impl Api {
 
     pub(super) async fn log_in(&mut self, user: &str, password: &str) -> anyhow::Result<()> {
         let body = json!({ "user": user, "password": password });
-        let session = self.ask("POST", "/api/v1/session", &body).await?;
+        let session = self.request("POST", "/api/v1/session", &body).await?;
         let token = session["token"].as_str().context("the login returned no token")?;
         token.clone_into(&mut self.token);
         Ok(())
@@ -57,13 +57,13 @@ impl Api {
         path: &str,
         body: &Value,
     ) -> anyhow::Result<()> {
-        let answer = self.ask(method, path, body).await?;
+        let answer = self.request(method, path, body).await?;
         let results = answer["results"].as_array().context("the API returned no results")?;
         let bad = results.iter().find(|result| result["status"] == "rejected");
         bad.map_or(Ok(()), |result| bail!("{path}: {result}"))
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn request(
         &self,
         method: &str,
         path: &str,

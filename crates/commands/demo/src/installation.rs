@@ -58,7 +58,7 @@ pub(super) fn made_with<T: DeserializeOwned>(
 
 impl Installation<'_> {
     /// Makes what is missing; `fill` stores it with the administrator's rights.
-    pub(super) fn make(
+    pub(super) fn create(
         &self,
         mut users: Vec<User>,
         made_with: &impl Serialize,

@@ -112,7 +112,7 @@ fn meters(args: &Meters, has_web_app: bool, signals: Signals) -> anyhow::Result<
     eprintln!("Making a town of {meters} meters in {} …", data.display());
     let seeded = seed::seed(data, &town)?;
     let mut server = Server::start(data, args.port)?;
-    let van = Van::start(&town, &server.quic, data, &seeded.token, (&args.link, &args.loss))?;
+    let van = Van::start(&town, &server.quic, data, &seeded.token, &args.link, &args.loss)?;
     let login = Login { has_web_app, port: server.port, users: &seeded.users, data };
     let about = format!("{}: {meters} meters. {}", town::NAME, van.about);
     login.announce(&about, ABOUT_PAGES, &server.ready)?;

@@ -56,7 +56,7 @@ pub(super) fn seed(data: &Path, town: &Town) -> anyhow::Result<Installed> {
         user("admin", Role::Admin, "everything, users and keys too"),
     ];
     let installation = Installation { data, file: FILE, twin, device };
-    installation.make(users, &Parameters { meters, seed }, async |api| fill(api, town).await)
+    installation.create(users, &Parameters { meters, seed }, async |api| fill(api, town).await)
 }
 
 async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
@@ -68,9 +68,12 @@ async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
     for meter in &town.meters {
         let Some(key) = meter.installed.key.as_ref().filter(|_| meter.radio) else { continue };
         let path = meters(&format!("meter/{}/key", meter.id()));
-        api.ask("PUT", &path, &json!({ "key": key })).await?;
+        api.request("PUT", &path, &json!({ "key": key })).await?;
     }
-    let readings: Vec<Value> = town.meters.iter().enumerate().flat_map(history).collect();
+    let readings: Vec<Value> = {
+        let numbered = town.meters.iter().enumerate();
+        numbered.flat_map(|(number, meter)| history(number, meter)).collect()
+    };
     for batch in readings.chunks(BATCH) {
         api.all_stored("POST", &meters("reading"), &json!({ "items": batch })).await?;
     }
@@ -84,13 +87,13 @@ async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
         let ids: Vec<String> = listed.into_iter().map(TownMeter::id).collect();
         let due = rfc3339(SystemTime::now() + 7 * DAY);
         let list = json!({ "name": name, "assignee": assignee, "due": due, "meters": ids });
-        api.ask("POST", &meters("work_list"), &list).await?;
+        api.request("POST", &meters("work_list"), &list).await?;
     }
     Ok(())
 }
 
 /// Readings of a meter in the past, consistent with its present count.
-fn history((number, meter): (usize, &TownMeter)) -> Vec<Value> {
+fn history(number: usize, meter: &TownMeter) -> Vec<Value> {
     let detailed = (1..=DETAILED_DAYS).rev().filter(|_| number % DETAILED == 0);
     let days = HISTORY_DAYS.into_iter().chain(detailed);
     let one = |(at, days): (u128, u32)| {

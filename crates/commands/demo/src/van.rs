@@ -58,7 +58,8 @@ impl Van {
         quic: &str,
         data: &Path,
         token: &str,
-        (link, loss): (&str, &str),
+        link: &str,
+        loss: &str,
     ) -> anyhow::Result<Van> {
         let program = std::env::current_exe()?;
         let over = link_arguments(link, loss);

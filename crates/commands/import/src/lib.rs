@@ -132,7 +132,7 @@ fn logged<T>(
     make: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     #[cfg(feature = "audit")]
-    return fulmar_admin::logged_locally(data, ("import", "dynamic-security", detail), make);
+    return fulmar_admin::logged_locally(data, "import", "dynamic-security", detail, make);
     #[cfg(not(feature = "audit"))]
     {
         let _ = (data, detail);

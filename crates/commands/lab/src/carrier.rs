@@ -135,7 +135,6 @@ impl At {
     }
 }
 
-/// Accepts one connection.
 pub(super) async fn accept(endpoint: &quinn::Endpoint) -> anyhow::Result<quinn::Connection> {
     let Some(incoming) = endpoint.accept().await else { bail!("the endpoint is closed") };
     Ok(incoming.await?)

@@ -15,7 +15,7 @@ use fulmar_lab::units::parse_size;
 use serde_json::json;
 
 use super::carrier::{At, Over, SILENCE, To, accept, ended};
-use super::probe::tell;
+use super::probe::print_event;
 use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
@@ -92,7 +92,7 @@ struct Check {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
-        Command::Make(args) => make(args),
+        Command::Make(args) => write_copy(args),
         Command::Check(args) => check(args),
         Command::Send(args) => match args.link.over {
             Over::Tcp => send_tcp(args),
@@ -109,7 +109,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     File::open(path).with_context(|| path.display().to_string())
 }
 
-fn make(args: &Make) -> anyhow::Result<()> {
+fn write_copy(args: &Make) -> anyhow::Result<()> {
     let context = || args.file.display().to_string();
     let mut file = File::create(&args.file).with_context(context)?;
     let (mut random, mut left) = (fastrand::Rng::with_seed(args.seed), args.bytes);
@@ -122,7 +122,7 @@ fn make(args: &Make) -> anyhow::Result<()> {
     }
     // Writes it to the disk now, so that this does not disturb the measurement.
     file.sync_all().with_context(context)?;
-    tell("made", json!({ "bytes": args.bytes }))
+    print_event("made", json!({ "bytes": args.bytes }))
 }
 
 /// Reports the result instead of failing: a wrong file is a result.
@@ -139,12 +139,12 @@ fn check(args: &Check) -> anyhow::Result<()> {
         same = a[..length] == b[..length];
         left -= length as u64;
     }
-    tell("checked", json!({ "wrong": u8::from(!same), "bytes": bytes }))
+    print_event("checked", json!({ "wrong": u8::from(!same), "bytes": bytes }))
 }
 
 fn send_tcp(args: &Send) -> anyhow::Result<()> {
     let mut file = open(&args.file)?;
-    tell("begin", json!({}))?;
+    print_event("begin", json!({}))?;
     let mut stream = args.link.tcp()?;
     let mut piece = vec![0; PIECE];
     loop {
@@ -157,13 +157,13 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
     stream.shutdown(std::net::Shutdown::Write)?;
     let mut answer = [0];
     stream.read_exact(&mut answer).context("the receiver closed the connection")?;
-    tell("sent", json!({}))
+    print_event("sent", json!({}))
 }
 
 fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
     let listener = args.link.tcp()?;
     let mut file = File::create(&args.file).with_context(|| args.file.display().to_string())?;
-    tell("listening", json!({}))?;
+    print_event("listening", json!({}))?;
     let (mut stream, _) = listener.accept()?;
     let (mut piece, mut progress) = (vec![0; PIECE], Progress::new());
     loop {
@@ -176,7 +176,7 @@ fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
     }
     file.sync_all()?;
     stream.write_all(&[DONE])?;
-    tell("file", json!({ "bytes": progress.bytes }))
+    print_event("file", json!({ "bytes": progress.bytes }))
 }
 
 /// The bytes received, reported every second.
@@ -199,13 +199,13 @@ impl Progress {
         }
         let rate = 8.0 * (self.bytes - self.told_bytes) as f64 / since.as_secs_f64();
         (self.told, self.told_bytes) = (Instant::now(), self.bytes);
-        tell("progress", json!({ "received_bytes": self.bytes, "bits_per_second": rate }))
+        print_event("progress", json!({ "received_bytes": self.bytes, "bits_per_second": rate }))
     }
 }
 
 async fn send_quic(args: &Send) -> anyhow::Result<()> {
     let mut file = open(&args.file)?;
-    tell("begin", json!({}))?;
+    print_event("begin", json!({}))?;
     let (endpoint, connection) = args.link.quic(false).await?;
     let (mut out, mut back) = connection.open_bi().await?;
     let mut piece = vec![0; PIECE];
@@ -219,7 +219,7 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
     out.finish()?;
     let mut answer = [0];
     back.read_exact(&mut answer).await.context("the receiver closed the connection")?;
-    tell("sent", json!({}))?;
+    print_event("sent", json!({}))?;
     connection.close(0_u32.into(), b"");
     // Waits until the receiver probably knows.
     endpoint.wait_idle().await;
@@ -229,7 +229,7 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
 async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
     let endpoint = args.link.quic()?;
     let mut file = File::create(&args.file).with_context(|| args.file.display().to_string())?;
-    tell("listening", json!({}))?;
+    print_event("listening", json!({}))?;
     let connection = accept(&endpoint).await?;
     let (mut back, mut from) = connection.accept_bi().await?;
     let (mut piece, mut progress) = (vec![0; PIECE], Progress::new());
@@ -240,7 +240,7 @@ async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
     file.sync_all()?;
     back.write_all(&[DONE]).await?;
     back.finish()?;
-    tell("file", json!({ "bytes": progress.bytes }))?;
+    print_event("file", json!({ "bytes": progress.bytes }))?;
     // The acknowledgement may be lost; the sender closes when it has it.
     ended(&connection, SILENCE).await;
     Ok(())
@@ -256,7 +256,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for (name, bytes, seed) in [("a", 100_000, 1), ("b", 100_000, 1), ("c", 100_000, 2)] {
-            make(&Make { file: path(name), bytes, seed }).unwrap();
+            write_copy(&Make { file: path(name), bytes, seed }).unwrap();
         }
         let read = |name| std::fs::read(path(name)).unwrap();
         assert_eq!(read("a").len(), 100_000);

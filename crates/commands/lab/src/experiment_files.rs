@@ -11,7 +11,6 @@ use tempfile::TempDir;
 
 include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
 
-/// The default folder.
 const DEFAULT_FOLDER: &str = "experiments";
 
 /// The option for the folder.

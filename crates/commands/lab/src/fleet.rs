@@ -16,7 +16,7 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout_at};
 
-use super::probe::{HEADER, RETRY, TlsArgs, header, now_ns, payload, tell};
+use super::probe::{HEADER, RETRY, TlsArgs, header, now_ns, payload, print_event};
 use crate::exit::Usage;
 use crate::runtime::block_on;
 
@@ -131,7 +131,7 @@ impl Fate {
 }
 
 async fn fleet(args: Arc<Args>) -> anyhow::Result<()> {
-    tell("begin", json!({}))?;
+    print_event("begin", json!({}))?;
     let connections = usize::try_from(args.connections).context("too many connections")?;
     let fleet = Arc::new(Fleet {
         args: Arc::clone(&args),
@@ -157,7 +157,7 @@ async fn fleet(args: Arc<Args>) -> anyhow::Result<()> {
                 let seconds = (at - counted_at).as_secs_f64();
                 if args.echo && arrived > 0 && seconds > 0.0 {
                     let rate = (arrived - counted) as f64 / seconds;
-                    tell("flow", json!({ "arrived_per_s": rate }))?;
+                    print_event("flow", json!({ "arrived_per_s": rate }))?;
                 }
                 (counted, counted_at) = (arrived, at);
             }
@@ -167,7 +167,7 @@ async fn fleet(args: Arc<Args>) -> anyhow::Result<()> {
     let every = Duration::from_millis(args.every_ms);
     let gap_ms = |fate: &Fate| fate.longest_wait.saturating_sub(every).as_secs_f64() * 1e3;
     let gaps: Vec<f64> = fates.iter().map(gap_ms).collect();
-    tell(
+    print_event(
         "end",
         json!({
             "sent": args.count * args.connections,
@@ -215,7 +215,7 @@ async fn client(fleet: Arc<Fleet>, number: u64) -> anyhow::Result<Fate> {
         }
     }
     if fleet.ready.wait().await.is_leader() {
-        tell("all-connected", json!({ "connections": args.connections }))?;
+        print_event("all-connected", json!({ "connections": args.connections }))?;
     }
     let mut fate = Fate::default();
     if args.echo {

@@ -12,7 +12,7 @@ use fulmar_lab::units::parse_time;
 use serde_json::json;
 
 use super::carrier::{At, Over, SILENCE, To, accept, ended};
-use super::probe::{now_ns, tell};
+use super::probe::{now_ns, print_event};
 use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
@@ -86,12 +86,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Make(what) => {
             let mut out = io::stdout().lock();
-            what.each(|line| out.write_all(line).and_then(|()| out.flush()))
+            what.write_lines(|line| out.write_all(line).and_then(|()| out.flush()))
         }
         Command::Check(check) => {
-            tell("listening", json!({}))?;
-            let mut counted = Counted::new(check);
-            counted.all(&mut io::stdin().lock())?;
+            print_event("listening", json!({}))?;
+            let mut counted = LineTally::new(check);
+            counted.read_lines(&mut io::stdin().lock())?;
             counted.end()
         }
         Command::Send(args) => match args.link.over {
@@ -120,7 +120,7 @@ impl What {
         (0..self.count).map(move |number| (number, begin + u64::from(number) * every))
     }
 
-    fn each(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> anyhow::Result<()> {
+    fn write_lines(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) -> anyhow::Result<()> {
         for (number, due) in self.times() {
             std::thread::sleep(Duration::from_nanos(due.saturating_sub(now_ns())));
             write(&self.line(number, due)).context("the stream")?;
@@ -130,18 +130,18 @@ impl What {
 }
 
 /// The lines received.
-struct Counted {
+struct LineTally {
     expected: u32,
     next: u32,
     missing: u32,
 }
 
-impl Counted {
-    fn new(check: &Check) -> Counted {
-        Counted { expected: check.count, next: 0, missing: 0 }
+impl LineTally {
+    fn new(check: &Check) -> LineTally {
+        LineTally { expected: check.count, next: 0, missing: 0 }
     }
 
-    fn all(&mut self, from: &mut impl BufRead) -> anyhow::Result<()> {
+    fn read_lines(&mut self, from: &mut impl BufRead) -> anyhow::Result<()> {
         let mut line = String::new();
         while from.read_line(&mut line)? > 0 {
             self.line(&line)?;
@@ -163,19 +163,19 @@ impl Counted {
         self.missing += number - self.next;
         self.next = number + 1;
         let late_ms = now.saturating_sub(due) as f64 * 1e-6;
-        tell("line", json!({ "number": number, "late_ms": late_ms }))
+        print_event("line", json!({ "number": number, "late_ms": late_ms }))
     }
 
     fn end(self) -> anyhow::Result<()> {
         let missing = self.missing + (self.expected - self.next);
-        tell("end", json!({ "missing": missing }))
+        print_event("end", json!({ "missing": missing }))
     }
 }
 
 fn send_tcp(args: &Send) -> anyhow::Result<()> {
     let mut stream = args.link.tcp()?;
     stream.set_nodelay(true)?;
-    args.what.each(|line| stream.write_all(line))?;
+    args.what.write_lines(|line| stream.write_all(line))?;
     stream.shutdown(std::net::Shutdown::Write)?;
     // Waits until the other side has everything and closes.
     let closed = io::copy(&mut stream, &mut io::sink());
@@ -184,10 +184,10 @@ fn send_tcp(args: &Send) -> anyhow::Result<()> {
 
 fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
     let listener = args.link.tcp()?;
-    tell("listening", json!({}))?;
+    print_event("listening", json!({}))?;
     let (stream, _) = listener.accept()?;
-    let mut counted = Counted::new(&args.check);
-    counted.all(&mut BufReader::new(stream))?;
+    let mut counted = LineTally::new(&args.check);
+    counted.read_lines(&mut BufReader::new(stream))?;
     counted.end()
 }
 
@@ -208,10 +208,10 @@ async fn send_quic(args: &Send) -> anyhow::Result<()> {
 
 async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
     let endpoint = args.link.quic()?;
-    tell("listening", json!({}))?;
+    print_event("listening", json!({}))?;
     let connection = accept(&endpoint).await?;
     let mut from = connection.accept_uni().await?;
-    let mut counted = Counted::new(&args.check);
+    let mut counted = LineTally::new(&args.check);
     let (mut piece, mut rest) = (vec![0; 1 << 16], Vec::new());
     while let Some(length) = from.read(&mut piece).await? {
         rest.extend_from_slice(&piece[..length]);
@@ -235,8 +235,8 @@ mod tests {
         let what = What { every: 1_000_000, count: 3, bytes: 50 };
         let line = |number| String::from_utf8(what.line(number, now_ns())).unwrap();
         assert_eq!(line(7).len(), 50);
-        let mut counted = Counted::new(&Check { count: 5 });
-        counted.all(&mut (line(0) + &line(2) + &line(3)).as_bytes()).unwrap();
+        let mut counted = LineTally::new(&Check { count: 5 });
+        counted.read_lines(&mut (line(0) + &line(2) + &line(3)).as_bytes()).unwrap();
         assert_eq!((counted.missing, counted.next), (1, 4));
         assert!(counted.line(&line(1)).is_err(), "out of order");
         assert!(counted.line("rubbish\n").is_err());

@@ -184,7 +184,7 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 fn list() -> anyhow::Result<()> {
-    for profile in profile::all()? {
+    for profile in profile::load_all()? {
         println!("{}: {}", profile.name, profile.summary);
         let settings: Vec<_> =
             profile.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();

@@ -11,7 +11,7 @@ use fulmar_client::{Client, Event, Events, Message, Options, QoS, Streams};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::probe::{RETRY, TlsArgs, tell};
+use super::probe::{RETRY, TlsArgs, print_event};
 use crate::exit::Usage;
 use crate::runtime::block_on;
 use fulmar_command_pubsub::coap::{Speaker, is_coap};
@@ -98,7 +98,7 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
     if args.connection != Connection::New {
         // The cost of the first one is not measured.
         let mut client = MessageClient::begin(args, options.as_ref()).await?;
-        client.say(args).await.context("the first message")?;
+        client.publish_one(args).await.context("the first message")?;
         sleep(Duration::from_millis(args.rest_ms)).await;
         match args.connection {
             Connection::Kept => kept = Some(client),
@@ -106,16 +106,18 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
         }
     }
     let mut failed = 0_u64;
-    tell("begin", json!({}))?;
+    print_event("begin", json!({}))?;
     for _ in 0..args.count {
         let begun = Instant::now();
         let (client, done) = send_message(args, options.as_ref(), kept.take()).await;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         match done {
-            Ok(early_data) => tell("transfer", json!({ "ms": ms, "early_data": early_data }))?,
+            Ok(early_data) => {
+                print_event("transfer", json!({ "ms": ms, "early_data": early_data }))?
+            }
             Err(error) => {
                 failed += 1;
-                tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
+                print_event("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
             }
         }
         // During this time, the ticket for the next connection arrives.
@@ -130,7 +132,7 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
         client.end().await;
     }
     let failed_pct = 100.0 * failed as f64 / args.count as f64;
-    tell("end", json!({ "failed": failed, "failed_pct": failed_pct }))
+    print_event("end", json!({ "failed": failed, "failed_pct": failed_pct }))
 }
 
 /// A message over `client` or a new one, and whether it was early data.
@@ -145,7 +147,7 @@ async fn send_message(
     };
     match client {
         Ok(mut client) => {
-            let done = client.say(args).await;
+            let done = client.publish_one(args).await;
             (Some(client), done)
         }
         Err(error) => (None, Err(error)),
@@ -181,17 +183,17 @@ impl MessageClient {
     }
 
     /// Publishes a message and waits for its acknowledgement; returns whether it was early data.
-    async fn say(&mut self, args: &Args) -> anyhow::Result<bool> {
+    async fn publish_one(&mut self, args: &Args) -> anyhow::Result<bool> {
         let payload = vec![b'x'; args.bytes as usize];
         let patience = Duration::from_secs(args.patience);
         match self {
             MessageClient::Mqtt(mqtt) => {
                 let message = Message::new(&args.topic, payload).qos(QoS::try_from(args.qos)?);
-                timeout(patience, mqtt.say(message)).await.context("timeout")??;
+                timeout(patience, mqtt.publish(message)).await.context("timeout")??;
                 Ok(mqtt.early_data)
             }
             MessageClient::Coap(speaker) => {
-                timeout(patience, speaker.say(payload.into())).await.context("timeout")??;
+                timeout(patience, speaker.publish(payload.into())).await.context("timeout")??;
                 Ok(false)
             }
         }
@@ -207,7 +209,7 @@ impl MessageClient {
 
 impl Mqtt {
     /// Without a connection, the message waits for one, or is sent with CONNECT as early data.
-    async fn say(&mut self, message: Message) -> anyhow::Result<()> {
+    async fn publish(&mut self, message: Message) -> anyhow::Result<()> {
         let acknowledged = async {
             self.client.publish(message).await?.await?;
             anyhow::Ok(())

@@ -135,7 +135,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Prints an event; `more` is an object.
-pub(super) fn tell(event: &str, more: Value) -> anyhow::Result<()> {
+pub(super) fn print_event(event: &str, more: Value) -> anyhow::Result<()> {
     let mut line = json!({ "event": event, "at_ns": now_ns() });
     if let (Some(line), Value::Object(more)) = (line.as_object_mut(), more) {
         line.extend(more);
@@ -167,13 +167,13 @@ fn options(args: &Args) -> anyhow::Result<Options> {
 async fn probe(args: &Args) -> anyhow::Result<()> {
     let options = options(args)?;
     if !args.again {
-        tell("begin", json!({}))?;
+        print_event("begin", json!({}))?;
     }
     let (client, mut events) = Client::connect(options)?;
     if args.again {
         connected(&mut events, "first-connack").await?;
         lost(&mut events).await?;
-        tell("begin", json!({}))?;
+        print_event("begin", json!({}))?;
     }
     // Requests made before the connection exists are sent together with CONNECT. So would be messages, but they must
     // not include the time of connecting, unless they are to be early data.
@@ -193,13 +193,13 @@ async fn probe(args: &Args) -> anyhow::Result<()> {
     tokio::try_join!(work, listen)?;
     sleep(Duration::from_millis(args.stay_ms)).await;
     client.disconnect().await;
-    tell("end", json!({}))
+    print_event("end", json!({}))
 }
 
 async fn connected(events: &mut Events, event: &str) -> anyhow::Result<()> {
     match events.next().await {
         Some(Event::Connected { transport, early_data, .. }) => {
-            tell(event, json!({ "transport": transport.scheme(), "early_data": early_data }))
+            print_event(event, json!({ "transport": transport.scheme(), "early_data": early_data }))
         }
         Some(Event::Disconnected { reason, .. }) => Err(reason.into()),
         _ => bail!("the connection ended before it began"),
@@ -223,7 +223,7 @@ async fn subscribe(client: &Client, args: &Args) -> anyhow::Result<()> {
     if let Some(code) = codes.iter().find(|code| code.is_error()) {
         bail!("the subscription was refused: {code}");
     }
-    tell("suback", json!({}))
+    print_event("suback", json!({}))
 }
 
 fn numbered(topic: &str, number: u64, args: &Args) -> String {
@@ -243,7 +243,7 @@ async fn publish(client: &Client, args: &Args) -> anyhow::Result<()> {
         let delivery = client.publish(Message::new(topic, payload).qos(qos)).await?;
         if number == 0 {
             delivery.await?;
-            tell("published", json!({}))?;
+            print_event("published", json!({}))?;
         } else {
             last = Some(delivery);
         }
@@ -269,11 +269,13 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
                     duplicates += 1;
                 }
                 let latency_ms = now_ns().saturating_sub(sent_ns) as f64 / 1e6;
-                tell("message", json!({ "number": number, "latency_ms": latency_ms }))?;
+                print_event("message", json!({ "number": number, "latency_ms": latency_ms }))?;
             }
-            Ok(Some(Event::Connected { .. })) => tell("connected-again", json!({}))?,
-            Ok(Some(Event::Migrated { .. })) => tell("migrated", json!({}))?,
-            Ok(Some(Event::Disconnected { retry_in: Some(_), .. })) => tell("lost", json!({}))?,
+            Ok(Some(Event::Connected { .. })) => print_event("connected-again", json!({}))?,
+            Ok(Some(Event::Migrated { .. })) => print_event("migrated", json!({}))?,
+            Ok(Some(Event::Disconnected { retry_in: Some(_), .. })) => {
+                print_event("lost", json!({}))?
+            }
             Ok(Some(Event::Disconnected { reason, retry_in: None })) => return Err(reason.into()),
             // Events that do not concern receivers.
             Ok(Some(_)) => {}
@@ -283,7 +285,7 @@ async fn receive(events: &mut Events, args: &Args) -> anyhow::Result<()> {
         }
     }
     let missing = args.count - seen.len() as u64;
-    tell(
+    print_event(
         "received",
         json!({ "messages": seen.len(), "missing": missing, "duplicates": duplicates }),
     )

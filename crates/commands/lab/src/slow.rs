@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::probe::tell;
+use super::probe::print_event;
 
 /// Interval at which the program's time is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -61,7 +61,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         std::thread::sleep(LOOK_EVERY);
     };
     // The first figure lacks the time since the last check; the kernel's includes it.
-    tell(
+    print_event(
         "slow",
         json!({ "cpu_s": children_s().max(used_s), "wall_s": begun.elapsed().as_secs_f64() }),
     )?;

@@ -18,7 +18,7 @@ use fulmar_lab::stats::{quantile, sorted};
 use fulmar_lab::units::{parse_rate, parse_share, parse_time};
 use serde_json::{Value, json};
 
-use super::probe::{now_ns, tell};
+use super::probe::{now_ns, print_event};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,7 +141,7 @@ fn send(args: &Send) -> anyhow::Result<()> {
     }
     let seconds = (now_ns() - begin) as f64 / 1e9;
     let pps = args.count as f64 / seconds.max(1e-9);
-    tell("sent", json!({ "datagrams": args.count, "refused": refused, "pps": pps }))
+    print_event("sent", json!({ "datagrams": args.count, "refused": refused, "pps": pps }))
 }
 
 fn receive(args: &Receive) -> anyhow::Result<()> {
@@ -150,7 +150,7 @@ fn receive(args: &Receive) -> anyhow::Result<()> {
     let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER)
         .or_else(|_| rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER));
     arrival::note_arrivals(&socket).context("no times of arrival")?;
-    tell("listening", json!({}))?;
+    print_event("listening", json!({}))?;
     let headers = if args.at.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
     let mut stream = Stream::default();
     let patience = |ns: u64| Some(Duration::from_nanos(ns.max(1)));
@@ -159,14 +159,14 @@ fn receive(args: &Receive) -> anyhow::Result<()> {
     while let Ok((length, age)) = arrival::receive(&socket, &mut buffer) {
         let seen = now_ns();
         let at = seen.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(0));
-        if stream.take(at, seen, &buffer[..length], headers) {
+        if stream.record_datagram(at, seen, &buffer[..length], headers) {
             socket.set_read_timeout(patience(args.patience)).context("a time limit")?;
         }
     }
     if stream.total == 0 {
         bail!("no datagram arrived within {:.1} s", begin.elapsed().as_secs_f64());
     }
-    tell("received", stream.told(args))
+    print_event("received", stream.told(args))
 }
 
 /// The received datagrams.
@@ -223,7 +223,7 @@ impl Pace {
 impl Stream {
     /// Records a datagram that the kernel received `at` and this program has `seen`; false if it is not part of the
     /// stream.
-    fn take(&mut self, at: u64, seen: u64, datagram: &[u8], headers: u64) -> bool {
+    fn record_datagram(&mut self, at: u64, seen: u64, datagram: &[u8], headers: u64) -> bool {
         let word = |index: usize| {
             let bytes = datagram.get(index * 8..index * 8 + 8)?;
             bytes.try_into().ok().map(u64::from_be_bytes)
@@ -340,11 +340,11 @@ mod tests {
         for number in [0, 1, 2, 2, 4, 3, 5, 6, 7, 9] {
             let sent = number * 1_000_000;
             let at = sent + 10_000_000 + number * 1000;
-            assert!(stream.take(at, at + 5000, &datagram(number, 10, sent), HEADERS_V4));
+            assert!(stream.record_datagram(at, at + 5000, &datagram(number, 10, sent), HEADERS_V4));
         }
-        assert!(!stream.take(0, 0, b"something else", HEADERS_V4));
-        assert!(!stream.take(0, 0, &datagram(10, 10, 0), HEADERS_V4));
-        assert!(!stream.take(0, 0, &datagram(1, 11, 0), HEADERS_V4));
+        assert!(!stream.record_datagram(0, 0, b"something else", HEADERS_V4));
+        assert!(!stream.record_datagram(0, 0, &datagram(10, 10, 0), HEADERS_V4));
+        assert!(!stream.record_datagram(0, 0, &datagram(1, 11, 0), HEADERS_V4));
         let told = stream.told(&args(&["--delay=10ms", "--loss=10%", "--rate=1M"]));
         for (field, expected) in
             [("sent", 10), ("lost", 1), ("duplicates", 1), ("overtaken", 1), ("damaged", 0)]
@@ -363,7 +363,7 @@ mod tests {
         for number in 0..1000 {
             // 128 bytes per millisecond; the last is delayed by 20 ms.
             let at = number * 1_000_000 + if number == 999 { 20_000_000 } else { 0 };
-            stream.take(at, at, &datagram(number, 1000, 0), HEADERS_V4);
+            stream.record_datagram(at, at, &datagram(number, 1000, 0), HEADERS_V4);
         }
         let told = stream.told(&args(&["--rate=1024k"]));
         let error = told["rate_error_pct"].as_f64().unwrap();
@@ -375,8 +375,8 @@ mod tests {
         let mut stream = Stream::default();
         let mut damaged = datagram(0, 2, 0);
         damaged[HEADER + 7] ^= 1;
-        assert!(stream.take(5, 5, &damaged, HEADERS_V4));
-        assert!(stream.take(6, 6, &datagram(1, 2, 0), HEADERS_V4));
+        assert!(stream.record_datagram(5, 5, &damaged, HEADERS_V4));
+        assert!(stream.record_datagram(6, 6, &datagram(1, 2, 0), HEADERS_V4));
         assert_eq!(stream.damaged, 1);
     }
 

@@ -99,7 +99,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         decoded: 0,
         failed: 0,
     };
-    match lines.all(&mut *source, args.input.kind()) {
+    match lines.decode_lines(&mut *source, args.input.kind()) {
         // The reader of standard output has ended.
         Err(error) if is_broken_pipe(&error) => return Ok(()),
         outcome => outcome.with_context(|| args.file.display().to_string())?,
@@ -124,7 +124,7 @@ struct Lines<W: Write> {
 }
 
 impl<W: Write> Lines<W> {
-    fn all(&mut self, source: &mut dyn Read, kind: Kind) -> anyhow::Result<()> {
+    fn decode_lines(&mut self, source: &mut dyn Read, kind: Kind) -> anyhow::Result<()> {
         let mut input = Input::new(kind);
         let mut buffer = vec![0; 64 * 1024];
         loop {
@@ -165,7 +165,7 @@ impl<W: Write> Lines<W> {
             }
             Err(error) => {
                 self.failed += 1;
-                let sighting = Sighting::of(received, None).ok();
+                let sighting = Sighting::from_received(received, None).ok();
                 let line = show::Failure::new(sighting.as_ref(), error.code(), &error);
                 show::write(&mut self.out, self.json, &line)
             }

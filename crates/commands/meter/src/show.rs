@@ -45,8 +45,10 @@ struct Reception<'a> {
 impl<'a> Reception<'a> {
     fn new(
         meter: Address,
-        (time, mode): (&'a Option<String>, &'a Option<String>),
-        (rssi_dbm, rssi_raw): (Option<f32>, Option<u16>),
+        time: &'a Option<String>,
+        mode: &'a Option<String>,
+        rssi_dbm: Option<f32>,
+        rssi_raw: Option<u16>,
     ) -> Self {
         Self {
             time: time.as_deref(),
@@ -105,7 +107,7 @@ impl<'a> Line<'a> {
         let raw = records.manufacturer.iter().map(|byte| format!("{byte:02X}")).collect::<String>();
         let Received { time, mode, rssi_dbm, rssi_raw, .. } = received;
         Self {
-            heard: Reception::new(telegram.meter, (time, mode), (*rssi_dbm, *rssi_raw)),
+            heard: Reception::new(telegram.meter, time, mode, *rssi_dbm, *rssi_raw),
             security: telegram.security,
             authenticated: telegram.protection == Protection::Authenticated,
             protection: telegram.protection,
@@ -198,7 +200,7 @@ impl<'a> Failure<'a> {
     ) -> Self {
         let heard = sighting.map(|sighting| {
             let Sighting { meter, time, mode, rssi_dbm, rssi_raw, .. } = sighting;
-            Reception::new(*meter, (time, mode), (*rssi_dbm, *rssi_raw))
+            Reception::new(*meter, time, mode, *rssi_dbm, *rssi_raw)
         });
         Self { heard, error: code, message: error.to_string() }
     }

@@ -64,13 +64,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let truth = args.truth.as_ref().map(|path| {
         File::create(path).map(BufWriter::new).with_context(|| path.display().to_string())
     });
-    match all(drive, args.pace, truth.transpose()?) {
+    match replay(drive, args.pace, truth.transpose()?) {
         Err(error) if is_broken_pipe(&error) => Ok(()),
         outcome => outcome,
     }
 }
 
-fn all(drive: Drive, pace: f64, mut truth: Option<BufWriter<File>>) -> anyhow::Result<()> {
+fn replay(drive: Drive, pace: f64, mut truth: Option<BufWriter<File>>) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut out = BufWriter::new(io::stdout().lock());
     for reception in drive {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use fulmar_client::{Fallback, Message, Options, PropertyBuf, QoS, Streams, Trust, Version, Will};
 
-use super::properties::Given;
+use super::properties::PacketProperties;
 use super::{explain, password};
 use crate::exit::Usage;
 use fulmar_command::key_log::KeyLogArgs;
@@ -143,7 +143,7 @@ impl Connection {
     /// # Errors
     /// Usage.
     pub fn prepare(&self, stdin_taken: bool) -> anyhow::Result<Prepared> {
-        let given = Given::read(&grouped(&self.property)).map_err(Usage)?;
+        let given = PacketProperties::read(&grouped(&self.property)).map_err(Usage)?;
         if self.protocol_version == Version::V311 && !self.property.is_empty() {
             return Err(Usage("-D: MQTT 3.1.1 has no properties; remove -V 311".into()).into());
         }
@@ -187,7 +187,7 @@ impl Connection {
     ///
     /// # Errors
     /// Usage: options that CoAP does not have, or the password could not be asked for.
-    pub(super) fn prepare_coap(&self, stdin_taken: bool) -> anyhow::Result<super::coap::Given> {
+    pub(super) fn prepare_coap(&self, stdin_taken: bool) -> anyhow::Result<super::coap::TrustArgs> {
         if self.auth == SignIn::Scram {
             return Err(Usage("--auth scram: CoAP has no SCRAM; leave it out".to_owned()).into());
         }
@@ -214,7 +214,7 @@ impl Connection {
             let text = format!("{names}: CoAP has no sessions, wills or properties; leave it out");
             return Err(Usage(text).into());
         }
-        Ok(super::coap::Given {
+        Ok(super::coap::TrustArgs {
             username: self.username.clone(),
             key: self.secret(stdin_taken)?,
             certificate: self.cert.clone().zip(self.key.clone()),
@@ -224,7 +224,7 @@ impl Connection {
 
     fn secret(&self, stdin_taken: bool) -> anyhow::Result<Option<String>> {
         match self.password.as_deref() {
-            Some("-") => password::ask(stdin_taken).map(Some),
+            Some("-") => password::read_password(stdin_taken).map(Some),
             given => Ok(given.map(str::to_owned)),
         }
     }

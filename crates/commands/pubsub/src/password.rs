@@ -12,7 +12,7 @@ use crate::exit::Usage;
 ///
 /// # Errors
 /// There is no terminal, or the line is empty.
-pub(super) fn ask(taken: bool) -> anyhow::Result<String> {
+pub(super) fn read_password(taken: bool) -> anyhow::Result<String> {
     let input = std::io::stdin();
     let password = if taken || input.is_terminal() {
         let terminal = File::options().read(true).write(true).open("/dev/tty").map_err(|_| {

@@ -12,19 +12,19 @@ const NAMES: &str = "payload-format-indicator, message-expiry-interval, content-
 
 /// Properties of packets to which `-D COMMAND NAME VALUE [VALUE]` adds.
 #[derive(Debug, Default)]
-pub(super) struct Given {
+pub(super) struct PacketProperties {
     pub(super) connect: PropertyBuf,
     pub(super) publish: PropertyBuf,
     pub(super) will: PropertyBuf,
 }
 
-impl Given {
+impl PacketProperties {
     /// Reads every occurrence of the option.
     ///
     /// # Errors
     /// Says which one is wrong and what is allowed.
-    pub(super) fn read(occurrences: &[Vec<String>]) -> Result<Given, String> {
-        let mut given = Given::default();
+    pub(super) fn read(occurrences: &[Vec<String>]) -> Result<PacketProperties, String> {
+        let mut given = PacketProperties::default();
         for words in occurrences {
             let (command, name, values) = match &words[..] {
                 [command, name, values @ ..] if !values.is_empty() => (command, name, values),
@@ -152,9 +152,9 @@ pub(super) fn as_json(properties: &PropertyBuf) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn given(lines: &[&str]) -> Result<Given, String> {
+    fn given(lines: &[&str]) -> Result<PacketProperties, String> {
         let words = |line: &&str| line.split(' ').map(str::to_owned).collect();
-        Given::read(&lines.iter().map(words).collect::<Vec<_>>())
+        PacketProperties::read(&lines.iter().map(words).collect::<Vec<_>>())
     }
 
     #[test]

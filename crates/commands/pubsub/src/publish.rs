@@ -122,7 +122,7 @@ async fn payload(args: &Args) -> anyhow::Result<Option<Vec<u8>>> {
     })
 }
 
-fn coap_job(args: Args, credentials: coap::Given, payload: Option<Vec<u8>>) -> coap::Job {
+fn coap_job(args: Args, credentials: coap::TrustArgs, payload: Option<Vec<u8>>) -> coap::Job {
     coap::Job {
         url: args.connection.url.clone(),
         given: credentials,
@@ -246,7 +246,7 @@ impl Run {
                 () = self.counter.due() => {}
             }
             let log = lock(&self.log).clone();
-            self.counter.tell(&self.client, &log).await;
+            self.counter.log_rate(&self.client, &log).await;
         };
         self.pending.pop_front();
         delivered.map_err(|error| {
@@ -262,7 +262,7 @@ impl Run {
     /// Says what was done, and goodbye.
     async fn end(mut self, args: &Args) {
         let log = lock(&self.log).clone();
-        self.counter.tell(&self.client, &log).await;
+        self.counter.log_rate(&self.client, &log).await;
         let path = self.client.path_stats().await;
         self.client.disconnect().await;
         if args.json {

@@ -101,7 +101,7 @@ impl Counter {
     }
 
     /// Writes a line if any are wanted.
-    pub(super) async fn tell(&mut self, client: &Client, log: &Log) {
+    pub(super) async fn log_rate(&mut self, client: &Client, log: &Log) {
         if !self.wanted {
             return;
         }

@@ -110,7 +110,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         () = over(timeout) => Err(anyhow::Error::new(TimeOver)),
         signal = stop_signal() => signal,
     };
-    printer.counter.tell(&client, &printer.log).await;
+    printer.counter.log_rate(&client, &printer.log).await;
     client.disconnect().await;
     match outcome {
         Err(error) if error.is::<TimeOver>() => timed_out(&printer.args),
@@ -125,7 +125,7 @@ async fn run_coap(args: Args) -> anyhow::Result<()> {
     let mut printer = Printer::new(args)?;
     let timeout = printer.args.timeout;
     let outcome = tokio::select! {
-        outcome = coap::subscribe(&url, &given, &topics, |message| printer.take(message)) => outcome,
+        outcome = coap::subscribe(&url, &given, &topics, |message| printer.print_message(message)) => outcome,
         () = over(timeout) => Err(anyhow::Error::new(TimeOver)),
         signal = stop_signal() => signal,
     };
@@ -218,13 +218,13 @@ impl Printer {
             let event = tokio::select! {
                 event = events.next() => event,
                 () = self.counter.due() => {
-                    self.counter.tell(client, &self.log).await;
+                    self.counter.log_rate(client, &self.log).await;
                     continue;
                 }
             };
             match event {
                 Some(Event::Message(message)) => {
-                    if self.take(&message)? {
+                    if self.print_message(&message)? {
                         return Ok(());
                     }
                 }
@@ -238,7 +238,7 @@ impl Printer {
     }
 
     /// Writes a message unless it is hidden; whether it was the last one.
-    fn take(&mut self, message: &Message) -> anyhow::Result<bool> {
+    fn print_message(&mut self, message: &Message) -> anyhow::Result<bool> {
         if self.is_hidden(message) {
             return Ok(false);
         }

@@ -71,7 +71,7 @@ impl Folder {
     fn broker_users(&self) -> anyhow::Result<Option<BrokerUsers>> {
         let config = Config::load(self.config.as_deref())?;
         let data = self.data.clone().unwrap_or_else(|| config.data_dir());
-        Ok(BrokerUsers::of(&config, &data, &data.join(DATABASE_FILE)))
+        Ok(BrokerUsers::in_folder(&config, &data, &data.join(DATABASE_FILE)))
     }
 
     /// The data folder.
@@ -85,7 +85,7 @@ impl Folder {
         let data = self.data.clone().unwrap_or_else(|| config.data_dir());
         let database = config.platform.database()?;
         #[cfg(feature = "admin")]
-        if let Some(node) = NodeUsers::of(&data) {
+        if let Some(node) = NodeUsers::in_folder(&data) {
             return Ok(Accounts::Node(node));
         }
         // With PostgreSQL nothing of the platform is in the folder.
@@ -112,7 +112,9 @@ impl Accounts {
     fn run(&self, command: &AdminCommand) -> anyhow::Result<AdminAnswer> {
         match self {
             Accounts::Here(admin, data) => match command.change() {
-                Some(change) => logged(data, change, || Ok(admin.run(command)?)),
+                Some((action, object, detail)) => {
+                    logged(data, action, object, detail, || Ok(admin.run(command)?))
+                }
                 None => Ok(admin.run(command)?),
             },
             #[cfg(feature = "admin")]

@@ -31,7 +31,7 @@ pub(crate) struct BrokerUsers {
 
 impl BrokerUsers {
     /// `None` if the users of this data folder are the platform's.
-    pub(crate) fn of(
+    pub(crate) fn in_folder(
         config: &Config,
         data: &Path,
         platform_database: &Path,
@@ -45,7 +45,7 @@ impl BrokerUsers {
         let hasher = PasswordHasher::new(config.auth.verifier_iterations());
         #[cfg(feature = "admin")]
         let (node, is_node) = {
-            let node = NodeUsers::of(data);
+            let node = NodeUsers::in_folder(data);
             let is_node = node.is_some() && !config.cluster.is_on();
             (node, is_node)
         };
@@ -115,7 +115,7 @@ impl BrokerUsers {
         }
         commands.push(Command::CreateClient(client));
         let detail = json!({ "administration": admin });
-        self.logged(("user.add", name, detail), || Ok(store.apply(commands)?))?;
+        self.logged("user.add", name, detail, || Ok(store.apply(commands)?))?;
         eprintln!("added {name} to the broker's users in {}", self.file.display());
         Ok(())
     }
@@ -130,8 +130,8 @@ impl BrokerUsers {
         let changes = ClientChanges { password, ..ClientChanges::default() };
         let (mut store, commands) =
             (self.open()?, vec![Command::ModifyClient(name.into(), changes)]);
-        let change = ("user.change", name, json!({ "password": true }));
-        self.logged(change, || Ok(store.apply(commands)?))
+        let detail = json!({ "password": true });
+        self.logged("user.change", name, detail, || Ok(store.apply(commands)?))
     }
 
     /// Removes a client; its connections end.
@@ -141,16 +141,19 @@ impl BrokerUsers {
             return node.remove(name);
         }
         let (mut store, commands) = (self.open()?, vec![Command::DeleteClient(name.into())]);
-        self.logged(("user.remove", name, Value::Null), || Ok(store.apply(commands)?))
+        self.logged("user.remove", name, Value::Null, || Ok(store.apply(commands)?))
     }
 
     /// Makes a change that the server's log of changes has.
     fn logged<T>(
         &self,
-        change: (&'static str, &str, Value),
+        action: &'static str,
+        object: &str,
+        detail: Value,
         make: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<()> {
-        logged(self.file.parent().unwrap_or(Path::new(".")), change, make).map(drop)
+        let data = self.file.parent().unwrap_or(Path::new("."));
+        logged(data, action, object, detail, make).map(drop)
     }
 
     /// A line per client: name, text name, administration role, and its roles and groups.
@@ -167,11 +170,13 @@ impl BrokerUsers {
 /// Makes a change that the log of changes of a data folder has.
 pub(crate) fn logged<T>(
     data: &Path,
-    (action, object, detail): (&'static str, &str, Value),
+    action: &'static str,
+    object: &str,
+    detail: Value,
     make: impl FnOnce() -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     #[cfg(feature = "admin")]
-    return fulmar_admin::logged_locally(data, (action, object, &detail), make);
+    return fulmar_admin::logged_locally(data, action, object, &detail, make);
     #[cfg(not(feature = "admin"))]
     {
         let _ = (data, action, object, detail);
@@ -190,7 +195,6 @@ fn line(client: &Client) -> String {
     format!("{}\t{text_name}\t{}", client.username, rest.join(" "))
 }
 
-/// An action that only the platform has.
 pub(crate) fn only_platform(action: &str) -> anyhow::Error {
     let text = format!(
         "`fulmar user {action}` is for users of the platform, and this broker has none: give clients roles with \
@@ -209,7 +213,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let platform = folder.path().join("platform.db");
         let are_the_brokers =
-            || BrokerUsers::of(&Config::default(), folder.path(), &platform).is_some();
+            || BrokerUsers::in_folder(&Config::default(), folder.path(), &platform).is_some();
         // Before the first start, the configuration decides; by default, there is a platform.
         assert!(!are_the_brokers());
         std::fs::write(folder.path().join(BROKER_DATABASE), "").unwrap();

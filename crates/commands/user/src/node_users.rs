@@ -28,7 +28,7 @@ pub(crate) struct NodeUsers {
 
 impl NodeUsers {
     /// `None` if this data folder is no node's.
-    pub(crate) fn of(data: &Path) -> Option<NodeUsers> {
+    pub(crate) fn in_folder(data: &Path) -> Option<NodeUsers> {
         let member = data.join("cluster.json").is_file();
         member.then(|| NodeUsers { data: data.to_owned() })
     }
@@ -105,7 +105,7 @@ impl NodeUsers {
 
     fn request(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<Value> {
         let data = self.data.display();
-        let socket = SocketPath::of(&self.data).with_context(|| data.to_string())?;
+        let socket = SocketPath::in_folder(&self.data).with_context(|| data.to_string())?;
         let mut stream = UnixStream::connect(socket.path()).map_err(|_| {
             Usage(format!(
                 "{data} is the folder of a cluster's node, which does not run: run this at the node that serves \
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn a_folder_without_a_running_node_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(NodeUsers::of(folder.path()).is_none());
+        assert!(NodeUsers::in_folder(folder.path()).is_none());
         std::fs::write(folder.path().join("cluster.json"), "{}").unwrap();
-        let error = NodeUsers::of(folder.path()).unwrap().list().unwrap_err().to_string();
+        let error = NodeUsers::in_folder(folder.path()).unwrap().list().unwrap_err().to_string();
         assert!(error.contains("node that serves"), "{error}");
     }
 }

@@ -51,7 +51,7 @@ const OLD: Duration = Duration::from_secs(600);
 
 /// A datagram that was just sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent {
+pub struct SentDatagram {
     /// Size in bytes, without the headers of UDP and IP.
     pub bytes: usize,
     /// It belongs to a handshake or carries 0-RTT: its first packet has a long header.
@@ -175,7 +175,7 @@ impl Copies {
     }
 
     /// A datagram was sent: how often it is to be sent again. The copies count as sent.
-    pub fn sent(&mut self, now: Instant, sent: Sent) -> Plan {
+    pub fn sent(&mut self, now: Instant, sent: SentDatagram) -> Plan {
         self.budget.own(now, sent.bytes);
         let is_small = sent.bytes <= SMALL_BYTES;
         if !sent.is_handshake {
@@ -254,7 +254,8 @@ mod tests {
     use super::*;
 
     const RTT: Duration = Duration::from_millis(100);
-    const LARGE: Sent = Sent { bytes: 1200, is_handshake: false, is_validated: true };
+    const LARGE: SentDatagram =
+        SentDatagram { bytes: 1200, is_handshake: false, is_validated: true };
 
     /// After a burst of which every second packet was lost, and the acknowledgement of the last one.
     fn lossy(now: Instant) -> Copies {
@@ -276,7 +277,7 @@ mod tests {
             assert_eq!(plan.copies, 0, "{ms}");
         }
         assert!(copies.sent(now + 2 * RTT, LARGE).copies > 0);
-        let forged = Sent { is_validated: false, ..LARGE };
+        let forged = SentDatagram { is_validated: false, ..LARGE };
         assert_eq!(copies.sent(now + 3 * RTT, forged).copies, 0);
         copies.acknowledged();
         assert_eq!(copies.sent(now + 4 * RTT, LARGE).copies, 0);
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn a_probe_has_a_copy_after_one_early_loss() {
         let now = Instant::now();
-        let small = Sent { bytes: 100, ..LARGE };
+        let small = SentDatagram { bytes: 100, ..LARGE };
         let mut copies = Copies::new(now, 0.0);
         copies.observe(now, RTT, 8, 1);
         copies.acknowledged();
@@ -309,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_repeats_lost_content_has_a_share_of_the_budget() {
-        let (mut now, small) = (Instant::now(), Sent { bytes: 300, ..LARGE });
+        let (mut now, small) = (Instant::now(), SentDatagram { bytes: 300, ..LARGE });
         let mut copies = Copies::new(now, 0.2);
         copies.observe(now, RTT, 0, 0);
         // All that others may spend is spent.

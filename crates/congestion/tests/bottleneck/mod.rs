@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use fulmar_congestion::copies::{Copies, CopyQueue, Sent, SharedCopies, share, watched};
+use fulmar_congestion::copies::{Copies, CopyQueue, SentDatagram, SharedCopies, share, watched};
 use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
@@ -256,7 +256,8 @@ impl World {
                     if let Some(copies) = &side.copies {
                         let is_handshake = out[0] & 0x80 != 0;
                         let is_validated = transmit.size <= each;
-                        let sent = Sent { bytes: transmit.size, is_handshake, is_validated };
+                        let sent =
+                            SentDatagram { bytes: transmit.size, is_handshake, is_validated };
                         let plan = share(copies).sent(now, sent);
                         side.waiting.push(now, plan, || out[..transmit.size].to_vec());
                     }

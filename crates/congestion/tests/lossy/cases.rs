@@ -10,7 +10,7 @@ use super::{Keys, Mode, Pair, Path};
 
 /// A message of 64 bytes with MQTT's header.
 const MESSAGE_BYTES: usize = 72;
-/// Its acknowledgement.
+/// Acknowledgement.
 const ANSWER_BYTES: usize = 4;
 /// A line of a live stream.
 const LINE_BYTES: usize = 200;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use fulmar_congestion::Congestion;
 use fulmar_congestion::copies::{
-    Copied, Copies, CopyQueue, FirstFlights, Sent, SharedCopies, share,
+    Copied, Copies, CopyQueue, FirstFlights, SentDatagram, SharedCopies, share,
 };
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
@@ -403,7 +403,7 @@ impl End {
                 let is_handshake = buffer[0] & 0x80 != 0;
                 let is_validated = self.is_validated || !connection.is_handshaking();
                 if let Some(copier) = &mut self.copier {
-                    let sent = Sent { bytes: transmit.size, is_handshake, is_validated };
+                    let sent = SentDatagram { bytes: transmit.size, is_handshake, is_validated };
                     copier.sent(now, sent, &mut self.waiting, &buffer);
                 }
                 self.exchanged[1] += buffer.len();
@@ -447,7 +447,13 @@ impl Copier {
         }
     }
 
-    fn sent(&mut self, now: Instant, sent: Sent, waiting: &mut CopyQueue<Vec<u8>>, bytes: &[u8]) {
+    fn sent(
+        &mut self,
+        now: Instant,
+        sent: SentDatagram,
+        waiting: &mut CopyQueue<Vec<u8>>,
+        bytes: &[u8],
+    ) {
         let plan = match self {
             Copier::Watched(copies) => share(copies).sent(now, sent),
             Copier::Looking { copies: Some(copies), .. } => copies.sent(now, sent),

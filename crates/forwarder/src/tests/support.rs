@@ -34,7 +34,7 @@ pub(super) fn shared(config: &str) -> Shared {
     }
 }
 
-/// Its outbox, in the folder of `file`, which is for dead letters and must not exist yet.
+/// Outbox, in the folder of `file`, which is for dead letters and must not exist yet.
 pub(super) fn outbox(shared: &Shared, file: &Path) -> OutboxThread {
     let path = file.with_file_name("outbox.db");
     let outbox = Outbox::open(&path, shared.config.bounds()).unwrap();

@@ -1,6 +1,6 @@
 //! Messages for the upstream broker, on disk until it has acknowledged them.
 //!
-//! [`Outbox::put`] stores several messages and returns when all of them would survive a power cut: one transaction, one
+//! [`Outbox::store`] stores several messages and returns when all of them would survive a power cut: one transaction, one
 //! fsync. A message that is or was stored already, recognised by its identifier or as a device's repetition, is not
 //! stored again. The operator sets the bounds; beyond them messages are dropped by a policy and counted, or refused.
 //! Times are the program's, which shows the system's clock at the start and goes on by itself ([`Outbox::keep_clock`]).
@@ -9,16 +9,16 @@
 mod schema;
 #[cfg(test)]
 mod tests;
+mod types;
 
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use fulmar_mirror::{ClockRecord, Clocks, CommitError, Mirror, Rows, Shared};
 use fulmar_mqtt::QoS;
 use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, Transaction, params};
-use serde::{Deserialize, Serialize};
 
 pub use schema::check_owner;
+pub use types::{Bounds, Dropped, Item, Page, Policy, Stored, StoredCounts, Totals};
 
 use crate::error::Error;
 use crate::identity::key_of_id;
@@ -31,151 +31,9 @@ pub const ROW_BYTES: usize = 160;
 const REMEMBERED: u64 = 32_768;
 /// Remembered messages are forgotten in steps of this many, because that reads the whole list.
 const FORGET_EVERY: u64 = 8_192;
-/// Largest payload that is sent in a batch.
-const BATCHABLE_BYTES: usize = 1024;
 
 /// Tables that nodes of a cluster share.
 const TABLES: [&str; 3] = ["message", "seen", "meta"];
-
-/// Behaviour when the outbox is full.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// Drop the oldest messages, normal ones before urgent ones: newer messages matter more.
-    #[default]
-    DropOldest,
-    /// Drop new messages.
-    DropNewest,
-    /// Drop nothing: [`Outbox::put`] fails until there is room. Meanwhile the caller keeps the messages.
-    Refuse,
-}
-
-/// The operator's bounds.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Maximum number of bytes of messages, including the overhead of each.
-    pub max_bytes: u64,
-    /// Longest time that a message may wait, in milliseconds; `None` for no limit.
-    pub max_age_ms: Option<u64>,
-    /// Behaviour at `max_bytes`.
-    pub policy: Policy,
-    /// Largest size of the file in bytes; `None` for no limit. For tests of a full disk.
-    pub max_file_bytes: Option<u64>,
-}
-
-/// A message to be stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// Topic name upstream.
-    pub topic: String,
-    /// Payload.
-    pub payload: Vec<u8>,
-    /// Properties to be sent, in MQTT 5.0 encoding, without the message expiry interval.
-    pub properties: Vec<u8>,
-    /// Quality of service upstream.
-    pub qos: QoS,
-    /// RETAIN flag.
-    pub retain: bool,
-    /// Priority of the message.
-    pub priority: Priority,
-    /// Identifier of the message.
-    pub id: String,
-    /// When a gateway first accepted it (RFC 3339).
-    pub at: String,
-    /// Hash of what the device sent, and the DUP flag.
-    pub origin: Option<(u64, bool)>,
-    /// When it expires, in milliseconds of the program's time.
-    pub expires_ms: Option<u64>,
-}
-
-/// A stored message.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
-    /// Number in order of arrival; unique for the life of the file.
-    pub seq: u64,
-    /// Topic name upstream.
-    pub topic: String,
-    /// Payload.
-    pub payload: Bytes,
-    /// Properties to be sent, in MQTT 5.0 encoding, without the message expiry interval.
-    pub properties: Vec<u8>,
-    /// Quality of service upstream.
-    pub qos: QoS,
-    /// RETAIN flag.
-    pub retain: bool,
-    /// Identifier of the message.
-    pub id: String,
-    /// When a gateway first accepted it (RFC 3339).
-    pub at: String,
-    /// When it was stored, in milliseconds of the program's time.
-    pub entered_ms: u64,
-    /// When it expires, in milliseconds of the program's time.
-    pub expires_ms: Option<u64>,
-}
-
-impl Stored {
-    /// Bytes that it counts when in flight.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.topic.len() + self.payload.len() + self.properties.len()
-    }
-
-    /// Whether its topic is one of those of which Fulmar's platform takes messages out of batches.
-    pub(crate) fn is_about_sensor(&self) -> bool {
-        let mut levels = self.topic.split('/');
-        levels.next() == Some("fulmar") && levels.nth(1) == Some("sensor")
-    }
-
-    /// Whether it may be sent in a batch, which has neither RETAIN nor expiry.
-    #[must_use]
-    pub fn batchable(&self) -> bool {
-        !self.retain && self.expires_ms.is_none() && self.payload.len() <= BATCHABLE_BYTES
-    }
-}
-
-/// Numbers of new and of repeated messages among those put in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Put {
-    /// New messages by lane: urgent, normal.
-    pub taken: [usize; 2],
-    /// Messages that were in the outbox already, or had been sent.
-    pub known: usize,
-}
-
-/// Messages that were read, one page of a lane.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    /// The messages in order.
-    pub messages: Vec<Stored>,
-    /// Number of the last message; 0 if there is none.
-    pub to: u64,
-    /// Whether more may follow.
-    pub more: bool,
-}
-
-/// Why messages were dropped, since the outbox was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// Dropped because the outbox was full: an old message to make room, or the new one.
-    pub full: u64,
-    /// Older than allowed.
-    pub age: u64,
-    /// Past their own expiry interval.
-    pub expired: u64,
-}
-
-/// The outbox's fill level, and what it has dropped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Messages that wait.
-    pub messages: u64,
-    /// Bytes of these messages.
-    pub bytes: u64,
-    /// When the oldest message arrived, in milliseconds of the program's time.
-    pub oldest_ms: Option<u64>,
-    /// Messages dropped since the outbox was opened.
-    pub dropped: Dropped,
-}
 
 /// The outbox.
 #[derive(Debug)]
@@ -210,7 +68,7 @@ impl Outbox {
     pub fn open_shared(path: &Path, bounds: Bounds, shared: Shared) -> Result<Outbox, Error> {
         let mut connection = schema::open(path, bounds.max_file_bytes)?;
         let mirror = Mirror::attach(&mut connection, &TABLES, shared);
-        let mirror = mirror.map_err(|error| Error::of(path, error))?;
+        let mirror = mirror.map_err(|error| Error::from_sqlite(path, error))?;
         Outbox::with(connection, Some(mirror), path, bounds)
     }
 
@@ -219,8 +77,8 @@ impl Outbox {
     /// # Errors
     /// SQLite's.
     pub fn rows(&self) -> Result<Rows, Error> {
-        let rows = fulmar_mirror::all(&self.connection, &TABLES);
-        rows.map_err(|error| Error::of(&self.path, error))
+        let rows = fulmar_mirror::read_rows(&self.connection, &TABLES);
+        rows.map_err(|error| Error::from_sqlite(&self.path, error))
     }
 
     /// Makes what nodes have shared everything in the file at `path`.
@@ -230,7 +88,7 @@ impl Outbox {
     pub fn replace(path: &Path, rows: &Rows) -> Result<(), Error> {
         let mut connection = schema::open(path, None)?;
         let replaced = fulmar_mirror::replace(&mut connection, &TABLES, rows);
-        replaced.map_err(|error| Error::of(path, error))
+        replaced.map_err(|error| Error::from_sqlite(path, error))
     }
 
     fn with(
@@ -241,7 +99,7 @@ impl Outbox {
     ) -> Result<Outbox, Error> {
         let totals = "SELECT count(*), coalesce(sum(size), 0) FROM message";
         let read = connection.query_row(totals, [], |row| Ok((number(row, 0)?, number(row, 1)?)));
-        let (messages, bytes) = read.map_err(|error| Error::of(path, error))?;
+        let (messages, bytes) = read.map_err(|error| Error::from_sqlite(path, error))?;
         Ok(Outbox {
             connection,
             mirror,
@@ -263,7 +121,7 @@ impl Outbox {
     pub fn keep_clock(&mut self, clocks: &Clocks) -> Result<Option<i64>, Error> {
         let moments = [("message", "entered"), ("message", "expires")];
         let begun = ClockRecord::begin(&self.connection, clocks, &moments);
-        let (clock, moved) = begun.map_err(|error| Error::of(&self.path, error))?;
+        let (clock, moved) = begun.map_err(|error| Error::from_sqlite(&self.path, error))?;
         self.clock = Some(clock);
         Ok(moved)
     }
@@ -273,7 +131,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read or written.
     pub fn meta(&mut self, name: &str, make: impl FnOnce() -> String) -> Result<String, Error> {
-        let failed = |error| Error::of(&self.path, error);
+        let failed = |error| Error::from_sqlite(&self.path, error);
         let kept = "SELECT value FROM meta WHERE name = ?1";
         let kept: Option<String> =
             self.connection.query_row(kept, [name], |row| row.get(0)).optional().map_err(failed)?;
@@ -290,7 +148,7 @@ impl Outbox {
     /// # Errors
     /// The file cannot be written.
     pub fn set_meta(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        let failed = |error| Error::of(&self.path, error);
+        let failed = |error| Error::from_sqlite(&self.path, error);
         let transaction = self.connection.unchecked_transaction().map_err(failed)?;
         let set = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)";
         transaction.execute(set, [name, value]).map_err(failed)?;
@@ -299,7 +157,7 @@ impl Outbox {
 
     /// Commits, after other nodes have the changes if there are any.
     fn commit(&self, transaction: Transaction<'_>) -> Result<(), Error> {
-        let failed = |error| Error::of(&self.path, error);
+        let failed = |error| Error::from_sqlite(&self.path, error);
         let Some(mirror) = &self.mirror else { return transaction.commit().map_err(failed) };
         mirror.commit(transaction).map_err(|error| match error {
             CommitError::NotShared(error) => Error::NotShared(error),
@@ -312,9 +170,9 @@ impl Outbox {
     /// # Errors
     /// The disk is full or fails, or the outbox is full and its policy is to refuse
     /// ([`Error::Full`]): then nothing was stored, and the same messages may be put again later.
-    pub fn put(&mut self, items: &[Item], now_ms: u64) -> Result<Put, Error> {
+    pub fn store(&mut self, items: &[Item], now_ms: u64) -> Result<StoredCounts, Error> {
         let transaction = self.connection.unchecked_transaction();
-        let transaction = transaction.map_err(|error| Error::of(&self.path, error))?;
+        let transaction = transaction.map_err(|error| Error::from_sqlite(&self.path, error))?;
         let mut change = Change {
             connection: &transaction,
             bounds: &self.bounds,
@@ -322,9 +180,9 @@ impl Outbox {
             bytes: self.bytes,
             dropped: self.dropped,
             forgotten_to: self.forgotten_to,
-            put: Put::default(),
+            put: StoredCounts::default(),
         };
-        let outcome = items.iter().try_for_each(|item| change.put(item, now_ms));
+        let outcome = items.iter().try_for_each(|item| change.store_item(item, now_ms));
         let outcome = outcome.and_then(|()| change.forget().map_err(Stop::Sql));
         let clock = self.clock.as_mut().filter(|clock| outcome.is_ok() && clock.is_due());
         let written = clock.map_or(Ok(()), |clock| clock.write(&transaction));
@@ -332,7 +190,7 @@ impl Outbox {
         let Change { messages, bytes, dropped, forgotten_to, put, .. } = change;
         let outcome = match outcome {
             Ok(()) => self.commit(transaction),
-            Err(Stop::Sql(error)) => Err(Error::of(&self.path, error)),
+            Err(Stop::Sql(error)) => Err(Error::from_sqlite(&self.path, error)),
             Err(Stop::Full) => Err(Error::Full(self.path.clone())),
         };
         // Dropping the transaction rolls it back.
@@ -374,7 +232,7 @@ impl Outbox {
             found.more = found.messages.len() == most;
             Ok(found)
         })();
-        outcome.map_err(|error| Error::of(&self.path, error))
+        outcome.map_err(|error| Error::from_sqlite(&self.path, error))
     }
 
     /// Removes messages. If a power cut undoes a removal, the message is sent upstream
@@ -383,7 +241,7 @@ impl Outbox {
     /// # Errors
     /// The disk is full or fails: then nothing was removed.
     pub fn remove(&mut self, seqs: &[u64]) -> Result<(), Error> {
-        let failed = |error| Error::of(&self.path, error);
+        let failed = |error| Error::from_sqlite(&self.path, error);
         // Without an fsync of its own; the next message's includes it.
         self.connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
         let outcome = self.delete(seqs);
@@ -398,7 +256,7 @@ impl Outbox {
 
     /// Deletes messages; returns how many, and their bytes.
     fn delete(&self, seqs: &[u64]) -> Result<(u64, u64), Error> {
-        let failed = |error| Error::of(&self.path, error);
+        let failed = |error| Error::from_sqlite(&self.path, error);
         let transaction = self.connection.unchecked_transaction().map_err(failed)?;
         let counts = (|| {
             let (mut messages, mut bytes) = (0, 0);
@@ -423,7 +281,7 @@ impl Outbox {
     pub fn tidy(&mut self, now_ms: u64) -> Result<(), Error> {
         let oldest = self.bounds.max_age_ms.map_or(0, |age| now_ms.saturating_sub(age));
         let mut counts = [(0, 0); 2];
-        let failed = |error| Error::of(&self.path, error);
+        let failed = |error| Error::from_sqlite(&self.path, error);
         let transaction = self.connection.unchecked_transaction().map_err(failed)?;
         let outcome = (|| {
             for (count, (which, bound)) in counts
@@ -475,7 +333,7 @@ struct Change<'a> {
     bytes: u64,
     dropped: Dropped,
     forgotten_to: u64,
-    put: Put,
+    put: StoredCounts,
 }
 
 enum Stop {
@@ -490,7 +348,7 @@ impl From<rusqlite::Error> for Stop {
 }
 
 impl Change<'_> {
-    fn put(&mut self, item: &Item, now_ms: u64) -> Result<(), Stop> {
+    fn store_item(&mut self, item: &Item, now_ms: u64) -> Result<(), Stop> {
         if self.is_known(item)? {
             self.put.known += 1;
             return Ok(());

@@ -46,7 +46,7 @@ CREATE TABLE meta (
 
 pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connection, Error> {
     prepare_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
-    let failed = |source| Error::of(path, source);
+    let failed = |source| Error::from_sqlite(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;

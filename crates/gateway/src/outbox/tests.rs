@@ -52,7 +52,7 @@ fn what_was_put_in_is_there_in_order_after_opening_again() {
     let folder = Folder::new();
     let items: Vec<Item> = (0..5).map(item).collect();
     let mut outbox = folder.open(BOUNDS);
-    assert_eq!(outbox.put(&items, 7).unwrap(), Put { taken: [0, 5], known: 0 });
+    assert_eq!(outbox.store(&items, 7).unwrap(), StoredCounts { taken: [0, 5], known: 0 });
     let before = outbox.totals();
     drop(outbox);
     let mut outbox = folder.open(BOUNDS);
@@ -77,18 +77,22 @@ fn what_was_put_in_is_there_in_order_after_opening_again() {
 fn what_is_repeated_is_taken_once() {
     let folder = Folder::new();
     let mut outbox = folder.open(BOUNDS);
-    outbox.put(&[item(1)], 0).unwrap();
-    let again = outbox.put(&[item(1)], 0).unwrap();
-    assert_eq!(again, Put { taken: [0, 0], known: 1 }, "the same identifier");
+    outbox.store(&[item(1)], 0).unwrap();
+    let again = outbox.store(&[item(1)], 0).unwrap();
+    assert_eq!(again, StoredCounts { taken: [0, 0], known: 1 }, "the same identifier");
     let sent = outbox.read(Priority::Normal, 0, 10, usize::MAX).unwrap();
     outbox.remove(&[sent.to]).unwrap();
     drop(outbox);
     let mut outbox = folder.open(BOUNDS);
-    assert_eq!(outbox.put(&[item(1)], 0).unwrap().known, 1, "it was sent before");
+    assert_eq!(outbox.store(&[item(1)], 0).unwrap().known, 1, "it was sent before");
     let repeated = Item { id: "gw-2-1".into(), origin: Some((1, true)), ..item(1) };
-    assert_eq!(outbox.put(&[repeated], 0).unwrap().known, 1, "the device sends it again");
+    assert_eq!(outbox.store(&[repeated], 0).unwrap().known, 1, "the device sends it again");
     let same_packet = Item { id: "gw-2-2".into(), origin: Some((1, false)), ..item(1) };
-    assert_eq!(outbox.put(&[same_packet], 0).unwrap().known, 0, "it does not say that it repeats");
+    assert_eq!(
+        outbox.store(&[same_packet], 0).unwrap().known,
+        0,
+        "it does not say that it repeats"
+    );
 }
 
 #[test]
@@ -98,8 +102,8 @@ fn at_its_bound_it_drops_by_policy_and_counts() {
         let folder = Folder::new();
         let mut outbox = folder.open(Bounds { max_bytes: size * 3, policy, ..BOUNDS });
         let urgent = Item { priority: Priority::Urgent, ..item(0) };
-        outbox.put(&[urgent, item(1), item(2)], 0).unwrap();
-        let outcome = outbox.put(&[item(3)], 0);
+        outbox.store(&[urgent, item(1), item(2)], 0).unwrap();
+        let outcome = outbox.store(&[item(3)], 0);
         (waiting(&outbox), outbox.totals().dropped.full, outcome.is_ok())
     };
     let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
@@ -112,8 +116,8 @@ fn at_its_bound_it_drops_by_policy_and_counts() {
 fn what_is_too_old_or_expired_goes() {
     let folder = Folder::new();
     let mut outbox = folder.open(Bounds { max_age_ms: Some(100), ..BOUNDS });
-    outbox.put(&[item(1)], 1000).unwrap();
-    outbox.put(&[Item { expires_ms: Some(1060), ..item(2) }, item(3)], 1050).unwrap();
+    outbox.store(&[item(1)], 1000).unwrap();
+    outbox.store(&[Item { expires_ms: Some(1060), ..item(2) }, item(3)], 1050).unwrap();
     outbox.tidy(1059).unwrap();
     assert_eq!(waiting(&outbox).len(), 3);
     outbox.tidy(1101).unwrap();
@@ -129,7 +133,7 @@ fn the_time_that_is_left_stays_when_the_clock_is_set() {
         |time, since_boot| Clocks::new(move || Reading { time, wall: time, since_boot, boot: 7 });
     let mut outbox = folder.open(Bounds { max_age_ms: Some(60_000), ..BOUNDS });
     assert_eq!(outbox.keep_clock(&shows(5_000, 0)).unwrap(), None);
-    outbox.put(&[Item { expires_ms: Some(65_000), ..item(1) }], 5_000).unwrap();
+    outbox.store(&[Item { expires_ms: Some(65_000), ..item(1) }], 5_000).unwrap();
     drop(outbox);
     // 1970 has become 2026, and ten seconds have passed.
     let now = 1_780_000_000_000;
@@ -154,7 +158,7 @@ fn a_full_disk_is_an_error_and_no_damage() {
     let large = |number| Item { payload: vec![b'x'; 4000], ..item(number) };
     let mut taken = 0;
     let error = loop {
-        match outbox.put(&[large(taken)], 0) {
+        match outbox.store(&[large(taken)], 0) {
             Ok(_) => taken += 1,
             Err(error) => break error,
         }
@@ -164,7 +168,7 @@ fn a_full_disk_is_an_error_and_no_damage() {
     assert_eq!(outbox.totals().messages, taken);
     let some = outbox.read(Priority::Normal, 0, 20, usize::MAX).unwrap();
     outbox.remove(&some.messages.iter().map(|message| message.seq).collect::<Vec<_>>()).unwrap();
-    outbox.put(&[large(taken)], 0).unwrap();
+    outbox.store(&[large(taken)], 0).unwrap();
     drop(outbox);
     assert_eq!(folder.open(bounds).totals().messages, taken - 20 + 1, "no corruption");
 }
@@ -212,10 +216,10 @@ fn repetitions_are_forgotten_in_time() {
     let mut outbox = folder.open(Bounds { max_bytes: 1 << 30, ..BOUNDS });
     let many: Vec<Item> = (0..REMEMBERED + FORGET_EVERY + 2).map(item).collect();
     for some in many.chunks(5000) {
-        outbox.put(some, 0).unwrap();
+        outbox.store(some, 0).unwrap();
     }
     let kept: u64 =
         outbox.connection.query_row("SELECT count(*) FROM seen", [], |row| number(row, 0)).unwrap();
     assert!(kept < 2 * (REMEMBERED + FORGET_EVERY), "{kept}");
-    assert_eq!(outbox.put(&[item(REMEMBERED)], 0).unwrap().known, 1);
+    assert_eq!(outbox.store(&[item(REMEMBERED)], 0).unwrap().known, 1);
 }

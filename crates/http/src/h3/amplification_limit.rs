@@ -120,12 +120,12 @@ impl<T> Recent<T> {
     fn get(&mut self, address: SocketAddr) -> Option<&mut T> {
         if !self.now.contains_key(&address) {
             let value = self.before.remove(&address)?;
-            self.put(address, value);
+            self.insert(address, value);
         }
         self.now.get_mut(&address)
     }
 
-    fn put(&mut self, address: SocketAddr, value: T) {
+    fn insert(&mut self, address: SocketAddr, value: T) {
         if self.now.len() >= self.most {
             self.before = std::mem::take(&mut self.now);
         }
@@ -172,7 +172,7 @@ impl AddressLimits {
         }
         let early = !self.ids.are_ours(datagram);
         if self.unvalidated.get(from).is_none() {
-            self.unvalidated.put(from, ByteCounts { handshake: early, ..ByteCounts::default() });
+            self.unvalidated.insert(from, ByteCounts { handshake: early, ..ByteCounts::default() });
         }
         let Some(counts) = self.unvalidated.get(from) else { return };
         counts.received += datagram.len() as u64;
@@ -186,7 +186,7 @@ impl AddressLimits {
     fn validate(&mut self, address: SocketAddr) {
         self.unvalidated.remove(address);
         if self.validated.get(address).is_none() {
-            self.validated.put(address, ());
+            self.validated.insert(address, ());
         }
     }
 

@@ -119,7 +119,7 @@ pub(crate) async fn serve(
             incoming.retry().ok();
             continue;
         }
-        let Some((slot, made_room)) = slots.take(incoming.remote_address().ip()) else {
+        let Some((slot, made_room)) = slots.acquire(incoming.remote_address().ip()) else {
             handler.router.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %incoming.remote_address(), "HTTP/3: refused: too many connections");
             incoming.refuse();
@@ -143,7 +143,7 @@ pub(crate) async fn serve(
             let _open = Open::new(&handler.router.metrics.connections_quic);
             let (peer, activity) = (incoming.remote_address(), &slot.activity);
             tokio::select! {
-                ended = connection(&handler, incoming, activity, (handshake, pressure), stopping) => {
+                ended = connection(&handler, incoming, activity, handshake, pressure, stopping) => {
                     if let Err(error) = ended {
                         debug!(%peer, "HTTP/3 connection ended: {error}");
                     }
@@ -170,7 +170,8 @@ async fn connection<T: Send + 'static>(
     handler: &Arc<RequestHandler>,
     incoming: Incoming,
     activity: &Activity,
-    (handshake, pressure): (T, Arc<Mutex<HandshakePressure>>),
+    handshake: T,
+    pressure: Arc<Mutex<HandshakePressure>>,
     stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let address = incoming.remote_address();
@@ -216,7 +217,7 @@ async fn connection<T: Send + 'static>(
         drop(handshake);
     });
     let client = Client { address, identity: identity(&connection), activity: activity.clone() };
-    run(handler, connection, client, (is_complete, parameters, is_wide), stopping).await
+    run(handler, connection, client, is_complete, parameters, is_wide, stopping).await
 }
 
 /// A connection that can carry requests, before the end of its handshake.
@@ -285,11 +286,9 @@ async fn run(
     handler: &Arc<RequestHandler>,
     connection: quinn::Connection,
     client: Client,
-    (complete, parameters, is_wide): (
-        watch::Receiver<bool>,
-        Option<TransportParameters>,
-        Arc<AtomicBool>,
-    ),
+    complete: watch::Receiver<bool>,
+    parameters: Option<TransportParameters>,
+    is_wide: Arc<AtomicBool>,
     mut stopping: watch::Receiver<bool>,
 ) -> Result<(), Failure> {
     let limits = &handler.router.limits;
@@ -339,7 +338,7 @@ async fn run(
                 continue;
             }
         };
-        let (Some(resolver), Some(limit)) = (accepted, last_accepted.take()) else { break };
+        let (Some(resolver), Some(limit)) = (accepted, last_accepted.last()) else { break };
         open.spawn(request::serve(Arc::clone(&shared), resolver, limit));
     }
     connection.close(NO_ERROR, b"");

@@ -15,7 +15,7 @@ pub(crate) async fn watch(gauge: Arc<MemoryGauge>, connections: watch::Sender<Me
     let mut seen = 0;
     loop {
         tokio::time::sleep(LOOK).await;
-        let pressure = gauge.look(&mut seen);
+        let pressure = gauge.pressure_since(&mut seen);
         if pressure > MemoryPressure::None {
             connections.send_replace(pressure);
         }

@@ -57,7 +57,7 @@ struct Headers {
 
 impl Headers {
     /// Counts received bytes; `None` if there is no room for them.
-    fn take(&mut self, bytes: usize) -> Option<()> {
+    fn count_bytes(&mut self, bytes: usize) -> Option<()> {
         self.bytes += bytes;
         let overall = self.connection.fetch_add(bytes, Relaxed) + bytes;
         (overall <= self.most && self.share.charge(bytes).is_ok()).then_some(())
@@ -97,18 +97,17 @@ impl ReceiveLimit {
     }
 
     /// Subtracts received bytes, and returns them as they are to be kept; `None` if they exceed the limit.
-    fn take(&self, data: Bytes) -> Option<Bytes> {
+    fn subtract(&self, data: Bytes) -> Option<Bytes> {
         let bytes = data.len();
         let left = self.0.left.load(Relaxed).checked_sub(bytes as u64)?;
         self.0.left.store(left, Relaxed);
         let Some(headers) = &mut *self.headers() else { return Some(data) };
-        headers.take(bytes + PART_BYTES)?;
+        headers.count_bytes(bytes + PART_BYTES)?;
         // They are part of a datagram, or of several, which they would keep alive.
         Some(Bytes::copy_from_slice(&data))
     }
 }
 
-/// A stream and its limit.
 pub(super) struct LimitedStream<S> {
     inner: S,
     limit: ReceiveLimit,
@@ -153,7 +152,7 @@ pub(super) struct LastAccepted(Arc<std::sync::Mutex<Option<ReceiveLimit>>>);
 
 impl LastAccepted {
     /// The limit; take it right after the stream was accepted.
-    pub(super) fn take(&self) -> Option<ReceiveLimit> {
+    pub(super) fn last(&self) -> Option<ReceiveLimit> {
         self.0.lock().ok()?.take()
     }
 }
@@ -289,7 +288,7 @@ impl<S: RecvStream<Buf = Bytes>> RecvStream for LimitedStream<S> {
             let code = VarInt::try_from(Code::H3_STREAM_CREATION_ERROR.value());
             connection.close(code.unwrap_or_default(), b"a client cannot push");
         }
-        let kept = self.limit.take(data);
+        let kept = self.limit.subtract(data);
         Poll::Ready(kept.map(Some).ok_or_else(|| self.give_up()))
     }
 
@@ -356,11 +355,11 @@ mod tests {
     fn a_limit_is_used_up_and_raised() {
         let own = ReceiveLimit::new(10, None);
         let other = own.clone();
-        assert!(own.take(bytes(6)).is_some() && own.take(bytes(4)).is_some());
-        assert!(own.take(bytes(1)).is_none());
+        assert!(own.subtract(bytes(6)).is_some() && own.subtract(bytes(4)).is_some());
+        assert!(own.subtract(bytes(1)).is_none());
         other.set(5);
-        assert!(own.take(bytes(5)).is_some());
-        assert!(own.take(bytes(1)).is_none());
+        assert!(own.subtract(bytes(5)).is_some());
+        assert!(own.subtract(bytes(1)).is_none());
     }
 
     fn connection(budget: &BodyBudget, last: u8) -> Unfinished {
@@ -380,13 +379,13 @@ mod tests {
     fn a_connection_has_room_for_a_few_unfinished_requests_and_for_many_complete_ones() {
         let connection = connection(&BodyBudget::new(1 << 20), 1);
         let mut streams: Vec<_> = (0..4).map(|_| stream(&connection)).collect();
-        assert!(streams.iter().all(|stream| stream.take(bytes(900)).is_some()));
+        assert!(streams.iter().all(|stream| stream.subtract(bytes(900)).is_some()));
         let another = stream(&connection);
-        assert!(another.take(bytes(900)).is_none(), "a fifth");
+        assert!(another.subtract(bytes(900)).is_none(), "a fifth");
         drop(another);
         streams.iter().for_each(|stream| stream.set(1 << 20));
         streams.extend((0..4).map(|_| stream(&connection)));
-        assert!(streams.iter().all(|stream| stream.take(bytes(900)).is_some()));
+        assert!(streams.iter().all(|stream| stream.subtract(bytes(900)).is_some()));
         drop(streams);
         assert_eq!(connection.bytes.load(Relaxed), 0, "all of it is given back");
     }
@@ -397,9 +396,9 @@ mod tests {
         let budget = BodyBudget::new(8000);
         let crowd = [connection(&budget, 1), connection(&budget, 1)];
         let held: Vec<_> = crowd.iter().map(stream).collect();
-        assert!(held.iter().all(|stream| stream.take(bytes(900)).is_some()));
+        assert!(held.iter().all(|stream| stream.subtract(bytes(900)).is_some()));
         let honest = stream(&connection(&budget, 2));
-        assert!(honest.take(bytes(300)).is_some());
+        assert!(honest.subtract(bytes(300)).is_some());
         let waker = std::task::Waker::noop();
         let refused = |stream: &ReceiveLimit| stream.wait(&Context::from_waker(waker)).is_none();
         assert!(refused(&held[0]) && held[0].is_refused(), "the oldest of the crowd");

@@ -30,13 +30,13 @@ const STREAM_REJECTED: u64 = 0x3994_bd84;
 const DRAFT: (&str, HeaderValue) =
     ("sec-webtransport-http3-draft", HeaderValue::from_static("draft02"));
 
-type First = BufRecvStream<Stream, Bytes>;
+type HeaderStream = BufRecvStream<Stream, Bytes>;
 
 /// The sessions of a connection, by the stream of their request.
 #[derive(Default)]
 pub(super) struct Sessions {
     /// Receives the first stream of each session; `None` after that.
-    waiting: Mutex<HashMap<SessionId, Option<oneshot::Sender<First>>>>,
+    waiting: Mutex<HashMap<SessionId, Option<oneshot::Sender<HeaderStream>>>>,
     /// Notified when a session begins.
     begun: Notify,
     /// Time for which the client of each session that carries MQTT may be silent.
@@ -44,7 +44,7 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Option<oneshot::Sender<First>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Option<oneshot::Sender<HeaderStream>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,7 +58,7 @@ impl Sessions {
     }
 
     /// Takes the receiver of the stream; the outer `None` means that there is no such session.
-    fn claim(&self, id: SessionId) -> Option<Option<oneshot::Sender<First>>> {
+    fn claim(&self, id: SessionId) -> Option<Option<oneshot::Sender<HeaderStream>>> {
         self.lock().get_mut(&id).map(Option::take)
     }
 }
@@ -88,7 +88,7 @@ pub(super) async fn begin(
         shared.sessions.lock().insert(id, Some(sender));
         shared.sessions.begun.notify_waiters();
     }
-    let carried = carry(shared, &mut stream, (id, status), first).await;
+    let carried = carry(shared, &mut stream, id, status, first).await;
     shared.sessions.lock().remove(&id);
     shared.sessions.silences().remove(&id);
     carried
@@ -97,8 +97,9 @@ pub(super) async fn begin(
 async fn carry(
     shared: &Shared,
     stream: &mut RequestStream<Stream, Bytes>,
-    (id, status): (SessionId, StatusCode),
-    first: oneshot::Receiver<First>,
+    id: SessionId,
+    status: StatusCode,
+    first: oneshot::Receiver<HeaderStream>,
 ) -> Result<(), Failure> {
     let (handler, client) = (&shared.handler, shared.client());
     let mut response = Response::new(());
@@ -142,7 +143,7 @@ async fn closed(stream: &mut RequestStream<Stream, Bytes>) -> Result<(), Failure
 pub(super) async fn stream(
     shared: &Shared,
     id: SessionId,
-    mut stream: First,
+    mut stream: HeaderStream,
 ) -> Result<(), Failure> {
     let sessions = &shared.sessions;
     // The stream may have overtaken the request for its session.

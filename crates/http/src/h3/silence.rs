@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use fulmar_transport::{Due, Silence};
+use fulmar_transport::{Silence, SilenceAction};
 use quinn_proto::transport_parameters::TransportParameters;
 
 use super::Shared;
@@ -58,13 +58,15 @@ pub(super) async fn keep_time(
         silence.set_limit(if shared.is_wide.load(Relaxed) { limit } else { strangers });
         let next = silence.next(allowed, connection.rtt());
         match next {
-            Some((at, Due::GiveUp)) if at <= now => match silence.excuse_pause(now - at) {
-                true => continue,
-                false => return,
-            },
-            Some((at, Due::Ask)) if at <= now => {
+            Some((at, SilenceAction::GiveUp)) if at <= now => {
+                match silence.excuse_pause(now - at) {
+                    true => continue,
+                    false => return,
+                }
+            }
+            Some((at, SilenceAction::Ask)) if at <= now => {
                 silence.has_asked();
-                ask(connection).await;
+                ping(connection).await;
                 continue;
             }
             _ => {}
@@ -77,7 +79,7 @@ pub(super) async fn keep_time(
 }
 
 /// Makes the client acknowledge a packet.
-async fn ask(connection: &quinn::Connection) {
+async fn ping(connection: &quinn::Connection) {
     let ask = async {
         let mut stream = connection.open_uni().await.ok()?;
         stream.write_all(&[RESERVED_STREAM]).await.ok()?;

@@ -127,7 +127,6 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Hashes a password.
 pub(super) fn hashed(desk: &Desk, password: &str) -> Result<StoredPassword, String> {
     desk.hasher().hash(password.as_bytes()).map_err(|_| "Internal error".to_owned())
 }
@@ -160,7 +159,6 @@ pub(super) fn shown<T>(
     if verbose { whole(entity) } else { name.into() }
 }
 
-/// Applies one command.
 pub(super) fn apply(desk: &mut Desk, command: Command) -> Outcome {
     match desk.apply(vec![command]) {
         Ok(()) => Ok(None),

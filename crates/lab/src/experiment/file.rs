@@ -202,7 +202,7 @@ pub struct Measure {
     #[serde(default)]
     pub centre: Centre,
     /// Factor on every number.
-    #[serde(default = "one")]
+    #[serde(default = "default_factor")]
     pub scale: f64,
     /// Whether a sample without a number is a result, and not a failure: for example, nothing arrived, so there is no
     /// time.
@@ -216,7 +216,7 @@ pub struct Measure {
     pub only: Where,
 }
 
-fn one() -> f64 {
+fn default_factor() -> f64 {
     1.0
 }
 
@@ -369,7 +369,7 @@ pub struct Compare {
     /// than that one.
     pub against: Option<Where>,
     /// Factor from the published unit to ours.
-    #[serde(default = "one")]
+    #[serde(default = "default_factor")]
     pub scale: f64,
     /// Differences between the two experiments.
     pub differs: String,

@@ -88,7 +88,7 @@ impl Nat {
                 None => return false,
             },
         };
-        rewrite(packet, Side::Source, outside);
+        rewrite(packet, AddressField::Source, outside);
         true
     }
 
@@ -104,7 +104,7 @@ impl Nat {
         }
         match self.inside_of.get(&(view.protocol(), view.destination(), port)) {
             Some(inside) => {
-                rewrite(packet, Side::Destination, *inside);
+                rewrite(packet, AddressField::Destination, *inside);
                 true
             }
             None => false,
@@ -147,26 +147,26 @@ fn other_address(address: IpAddr, round: u32) -> IpAddr {
 }
 
 #[derive(Clone, Copy)]
-enum Side {
+enum AddressField {
     Source,
     Destination,
 }
 
 /// Writes an address and port into a packet, and updates its checksums.
-fn rewrite(packet: &mut [u8], side: Side, (_, address, port): Endpoint) {
+fn rewrite(packet: &mut [u8], side: AddressField, (_, address, port): Endpoint) {
     let Some(view) = PacketView::parse(packet) else { return };
     let transport = view.transport_range().start;
     let sum_at = checksum::position(&view);
     let is_udp = view.protocol() == Protocol::Udp;
     let (address_at, new) = match (address, side) {
-        (IpAddr::V4(new), Side::Source) => (12, new.octets().to_vec()),
-        (IpAddr::V4(new), Side::Destination) => (16, new.octets().to_vec()),
-        (IpAddr::V6(new), Side::Source) => (8, new.octets().to_vec()),
-        (IpAddr::V6(new), Side::Destination) => (24, new.octets().to_vec()),
+        (IpAddr::V4(new), AddressField::Source) => (12, new.octets().to_vec()),
+        (IpAddr::V4(new), AddressField::Destination) => (16, new.octets().to_vec()),
+        (IpAddr::V6(new), AddressField::Source) => (8, new.octets().to_vec()),
+        (IpAddr::V6(new), AddressField::Destination) => (24, new.octets().to_vec()),
     };
     let port_at = match side {
-        Side::Source => transport,
-        Side::Destination => transport + 2,
+        AddressField::Source => transport,
+        AddressField::Destination => transport + 2,
     };
     let old = packet[address_at..address_at + new.len()].to_vec();
     let old_port = [packet[port_at], packet[port_at + 1]];

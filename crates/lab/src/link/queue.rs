@@ -19,7 +19,6 @@ const SUB_QUEUES: u64 = 1024;
 /// Maximum number of packets that FQ-CoDel drops at once when it is over its limit (RFC 8290, 4.1).
 const DROP_BATCH: usize = 64;
 
-/// An item of a queue.
 pub(crate) trait QueueItem {
     /// Size of the packet in bytes.
     fn bytes(&self) -> u64;
@@ -83,7 +82,7 @@ impl Codel {
     }
 
     /// Takes one item; returns whether it may be dropped.
-    fn take<T: QueueItem>(&mut self, now: Nanos, fifo: &mut Fifo<T>) -> Option<(T, bool)> {
+    fn dequeue<T: QueueItem>(&mut self, now: Nanos, fifo: &mut Fifo<T>) -> Option<(T, bool)> {
         let Some(item) = fifo.pop() else {
             self.first_above_time = None;
             return None;
@@ -103,7 +102,7 @@ impl Codel {
         fifo: &mut Fifo<T>,
         dropped: &mut Vec<(T, QueueDrop)>,
     ) -> Option<T> {
-        let (mut item, mut may_drop) = match self.take(now, fifo) {
+        let (mut item, mut may_drop) = match self.dequeue(now, fifo) {
             Some(taken) => taken,
             None => {
                 self.dropping = false;
@@ -115,7 +114,7 @@ impl Codel {
             while self.dropping && now >= self.drop_next {
                 dropped.push((item, QueueDrop::Aqm));
                 self.count += 1;
-                let Some(next) = self.take(now, fifo) else {
+                let Some(next) = self.dequeue(now, fifo) else {
                     self.dropping = false;
                     return None;
                 };
@@ -128,7 +127,7 @@ impl Codel {
         } else if may_drop {
             dropped.push((item, QueueDrop::Aqm));
             self.start_dropping(now);
-            (item, _) = self.take(now, fifo)?;
+            (item, _) = self.dequeue(now, fifo)?;
         }
         Some(item)
     }

@@ -38,7 +38,7 @@ impl HostId {
     }
 
     /// The host to whose network an address belongs, whether or not the host exists.
-    pub fn of(address: IpAddr) -> Option<HostId> {
+    pub fn from_address(address: IpAddr) -> Option<HostId> {
         match address {
             IpAddr::V4(address) => {
                 let [first, second, third, _] = address.octets();
@@ -130,7 +130,7 @@ impl Route {
         u64::from(self.from.0) << 32 | self.to.map_or(u64::from(u32::MAX), |to| u64::from(to.0))
     }
 
-    fn of(tag: u64) -> Route {
+    fn from_tag(tag: u64) -> Route {
         let to = tag as u32;
         Route {
             from: HostId((tag >> 32) as u16),
@@ -213,7 +213,7 @@ impl Topology {
             self.forward(at, Route { from, to: None }, None, packet);
             return;
         }
-        let known = HostId::of(destination).filter(|host| host.0 < self.hosts);
+        let known = HostId::from_address(destination).filter(|host| host.0 < self.hosts);
         match known.or(self.gateway).filter(|to| *to != from) {
             Some(to) => self.forward(at, Route { from, to: Some(to) }, None, packet),
             None => self.refuse(at, from, DropReason::NoRoute, packet),
@@ -288,14 +288,14 @@ impl Topology {
             match link.poll_event(now) {
                 None => {}
                 Some(Output::Arrive { at, packet, tag, .. }) => {
-                    self.forward(at, Route::of(tag), Some(number), packet);
+                    self.forward(at, Route::from_tag(tag), Some(number), packet);
                 }
                 Some(Output::Dropped { at, packet, tag, reason, .. }) => {
-                    let from = Route::of(tag).from;
+                    let from = Route::from_tag(tag).from;
                     return Some(Event::Dropped { at, from, link: Some(number), reason, packet });
                 }
                 Some(Output::Answer { at, packet, tag }) => {
-                    return Some(Event::Deliver { at, to: Route::of(tag).from, packet });
+                    return Some(Event::Deliver { at, to: Route::from_tag(tag).from, packet });
                 }
                 Some(Output::AddressChange { at, ordinal }) => {
                     let host = ends.first();
@@ -404,12 +404,12 @@ mod tests {
     fn addresses_are_their_hosts() {
         for number in [0, 1, 255, 256, 511] {
             let host = HostId(number);
-            assert_eq!(HostId::of(host.ipv4(0).into()), Some(host));
-            assert_eq!(HostId::of(host.ipv6(91).into()), Some(host));
+            assert_eq!(HostId::from_address(host.ipv4(0).into()), Some(host));
+            assert_eq!(HostId::from_address(host.ipv6(91).into()), Some(host));
         }
         assert_eq!(HostId(256).ipv4(1), Ipv4Addr::new(198, 19, 0, 3));
-        assert_eq!(HostId::of(Ipv4Addr::new(198, 20, 0, 1).into()), None);
-        assert_eq!(HostId::of(Ipv4Addr::new(198, 1, 0, 1).into()), None);
+        assert_eq!(HostId::from_address(Ipv4Addr::new(198, 20, 0, 1).into()), None);
+        assert_eq!(HostId::from_address(Ipv4Addr::new(198, 1, 0, 1).into()), None);
     }
 
     #[test]

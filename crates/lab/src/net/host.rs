@@ -93,8 +93,10 @@ impl Host {
         for address in self.addresses_after(0) {
             netlink.add_address(self.device, address)?;
         }
-        for network in [Some(ALL_V4), self.has_ipv6.then_some(ALL_V6)].into_iter().flatten() {
-            netlink.add_route(self.device, network, Table::Main, RouteKind::Unicast)?;
+        for (network, prefix) in
+            [Some(ALL_V4), self.has_ipv6.then_some(ALL_V6)].into_iter().flatten()
+        {
+            netlink.add_route(self.device, network, prefix, Table::Main, RouteKind::Unicast)?;
         }
         Ok(())
     }
@@ -114,8 +116,10 @@ impl Host {
         let v6 = self.has_ipv6.then_some((HOSTS_V6, ALL_V6));
         for (hosts, all) in [v4, v6].into_iter().flatten() {
             netlink
-                .add_route(self.device, hosts, Table::Local, RouteKind::Unicast)
-                .and_then(|()| netlink.add_route(LOOPBACK, all, Table::Local, RouteKind::Local))
+                .add_route(self.device, hosts.0, hosts.1, Table::Local, RouteKind::Unicast)
+                .and_then(|()| {
+                    netlink.add_route(LOOPBACK, all.0, all.1, Table::Local, RouteKind::Local)
+                })
                 .map_err(Error::when("routing all addresses to a host"))?;
         }
         Ok(())

@@ -98,7 +98,8 @@ impl Netlink {
     pub(crate) fn add_route(
         &mut self,
         device: u32,
-        (network, prefix): (IpAddr, u8),
+        network: IpAddr,
+        prefix: u8,
         table: Table,
         kind: RouteKind,
     ) -> io::Result<()> {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Observer;
 use super::kind::{Kind, QuicHeader, begins_quic, kind, quic_header};
-use super::spin::{SpinBit, SpinReport, Way};
+use super::spin::{PacketDirection, SpinBit, SpinReport};
 use crate::link::{DropReason, HostId};
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol};
@@ -42,7 +42,7 @@ pub struct ByKind(pub [Volume; Kind::ALL.len()]);
 
 impl ByKind {
     /// Volume of one kind.
-    pub fn of(&self, kind: Kind) -> Volume {
+    pub fn volume(&self, kind: Kind) -> Volume {
         self.0[kind as usize]
     }
 
@@ -188,7 +188,7 @@ impl Flows {
             && let Some(QuicHeader::Short { spin }) = quic_header(view.payload())
         {
             let to_server = outward == flow.opened_here;
-            let way = if to_server { Way::ToServer } else { Way::ToClient };
+            let way = if to_server { PacketDirection::ToServer } else { PacketDirection::ToClient };
             flow.spin.packet(at, way, spin);
         }
     }
@@ -196,7 +196,7 @@ impl Flows {
 
 impl FlowView {
     fn is_over(&self) -> bool {
-        self.sent.of(Kind::Close).packets + self.received.of(Kind::Close).packets > 0
+        self.sent.volume(Kind::Close).packets + self.received.volume(Kind::Close).packets > 0
     }
 }
 
@@ -248,7 +248,7 @@ fulmar_text::mirrors! {
 }
 
 fn by_kind(volumes: &ByKind) -> Vec<(Kind, Volume)> {
-    let all = Kind::ALL.into_iter().map(|kind| (kind, volumes.of(kind)));
+    let all = Kind::ALL.into_iter().map(|kind| (kind, volumes.volume(kind)));
     all.filter(|(_, volume)| volume.packets > 0).collect()
 }
 

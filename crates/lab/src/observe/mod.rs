@@ -17,7 +17,7 @@ use crate::units::Nanos;
 pub use flows::{ByKind, FlowReport, FlowView, Flows, Volume};
 pub use kind::{Kind, QuicHeader, begins_quic, kind, quic_header};
 pub use pcapng::{Capture, add_secrets};
-pub use spin::{Quantiles, Sample, SpinBit, SpinReport, Way};
+pub use spin::{PacketDirection, Quantiles, Sample, SpinBit, SpinReport};
 
 /// Called for every packet. Times are ns of the run's clock.
 pub trait Observer: Send {

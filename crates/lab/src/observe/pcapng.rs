@@ -83,7 +83,7 @@ impl<W: Write + Send> Capture<W> {
         }
     }
 
-    fn packet(&mut self, interface: usize, at: Nanos, packet: &[u8], note: (u16, &[u8])) {
+    fn packet(&mut self, interface: usize, at: Nanos, packet: &[u8], kind: u16, note: &[u8]) {
         let time = self.clock.unix(at);
         self.block(PACKET, |body| {
             body.extend_from_slice(&(interface as u32).to_le_bytes());
@@ -93,7 +93,7 @@ impl<W: Write + Send> Capture<W> {
             body.extend_from_slice(&(packet.len() as u32).to_le_bytes());
             body.extend_from_slice(packet);
             body.resize(body.len().next_multiple_of(4), 0);
-            option(body, note.0, note.1);
+            option(body, kind, note);
             option(body, 0, &[]);
         });
     }
@@ -175,19 +175,19 @@ fn option(body: &mut Vec<u8>, code: u16, value: &[u8]) {
 impl<W: Write + Send> Observer for Capture<W> {
     fn sent(&mut self, at: Nanos, from: HostId, packet: &[u8]) {
         if let Some(interface) = self.interface(from) {
-            self.packet(interface, at, packet, (OPTION_FLAGS, &OUTBOUND.to_le_bytes()));
+            self.packet(interface, at, packet, OPTION_FLAGS, &OUTBOUND.to_le_bytes());
         }
     }
 
     fn delivered(&mut self, at: Nanos, to: HostId, packet: &[u8]) {
         if let Some(interface) = self.interface(to) {
-            self.packet(interface, at, packet, (OPTION_FLAGS, &INBOUND.to_le_bytes()));
+            self.packet(interface, at, packet, OPTION_FLAGS, &INBOUND.to_le_bytes());
         }
     }
 
     fn dropped(&mut self, at: Nanos, _from: HostId, reason: DropReason, packet: &[u8]) {
         let comment = format!("lost: {}", reason.name());
-        self.packet(self.hosts.len(), at, packet, (OPTION_COMMENT, comment.as_bytes()));
+        self.packet(self.hosts.len(), at, packet, OPTION_COMMENT, comment.as_bytes());
     }
 }
 

@@ -37,7 +37,7 @@ const STILL: u64 = 30;
 
 /// The direction of a packet between client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum PacketDirection {
     /// From the client
     ToServer = 0,
     /// From the server
@@ -72,7 +72,7 @@ struct Edge {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Side {
+struct DirectionState {
     value: Option<bool>,
     edge: Option<Edge>,
     last_packet: Nanos,
@@ -84,7 +84,7 @@ struct Side {
     samples: Vec<Sample>,
 }
 
-impl Side {
+impl DirectionState {
     /// Handles a packet; returns the edge if it shows one.
     fn packet(&mut self, at: Nanos, value: bool) -> Option<Edge> {
         let gap = at.saturating_sub(self.last_packet);
@@ -110,7 +110,7 @@ impl Side {
                 0 => rtt,
                 estimate => estimate - estimate / 8 + rtt / 8,
             };
-            keep(&mut self.samples, Sample { at, rtt, error: gap.max(edge.gap) });
+            push_sample(&mut self.samples, Sample { at, rtt, error: gap.max(edge.gap) });
         }
         self.value = Some(value);
         self.edges += 1;
@@ -120,7 +120,7 @@ impl Side {
     }
 }
 
-fn keep(samples: &mut Vec<Sample>, sample: Sample) {
+fn push_sample(samples: &mut Vec<Sample>, sample: Sample) {
     if samples.len() < MAX_SAMPLES {
         samples.push(sample);
     }
@@ -129,7 +129,7 @@ fn keep(samples: &mut Vec<Sample>, sample: Sample) {
 /// Observes one connection.
 #[derive(Clone, Debug, Default)]
 pub struct SpinBit {
-    sides: [Side; 2],
+    sides: [DirectionState; 2],
     /// The far part of a round trip whose near part is still open: its length and error, and the
     /// echo that closed it.
     far: Option<(Nanos, Nanos, Edge)>,
@@ -146,22 +146,22 @@ impl SpinBit {
     }
 
     /// Handles the spin bit of a packet with a short header.
-    pub fn packet(&mut self, at: Nanos, way: Way, spin: bool) {
+    pub fn packet(&mut self, at: Nanos, way: PacketDirection, spin: bool) {
         let Some(edge) = self.sides[way as usize].packet(at, spin) else { return };
         match way {
-            Way::ToClient => {
+            PacketDirection::ToClient => {
                 // The server echoes: its edge answers the client's edge of the same value.
-                self.far = self.sides[Way::ToServer as usize]
+                self.far = self.sides[PacketDirection::ToServer as usize]
                     .edge
                     .filter(|sent| sent.value == edge.value)
                     .map(|sent| (at - sent.at, sent.gap.max(edge.gap), edge));
             }
-            Way::ToServer => {
+            PacketDirection::ToServer => {
                 // The client inverts: its edge answers the server's edge of the other value.
                 let Some((far, error, echo)) = self.far.take() else { return };
                 if echo.value != edge.value {
                     let rtt = far + (at - echo.at);
-                    keep(&mut self.two_way, Sample { at, rtt, error: error.max(edge.gap) });
+                    push_sample(&mut self.two_way, Sample { at, rtt, error: error.max(edge.gap) });
                 }
             }
         }
@@ -170,10 +170,10 @@ impl SpinBit {
     /// The samples so far.
     pub fn report(&self) -> SpinReport {
         let [to_server, to_client] = &self.sides;
-        let sum = |count: fn(&Side) -> u64| count(to_server) + count(to_client);
+        let sum = |count: fn(&DirectionState) -> u64| count(to_server) + count(to_client);
         let (edges, disbelieved) = (sum(|side| side.edges), sum(|side| side.disbelieved));
         let still = edges == 0 && sum(|side| side.packets) >= STILL;
-        let one_way = [to_server, to_client].map(|side| Quantiles::of(&side.samples));
+        let one_way = [to_server, to_client].map(|side| Quantiles::from_samples(&side.samples));
         let least = self.handshake.unwrap_or_default() / TOO_LITTLE;
         let too_short = |one: &Quantiles| one.count > 0 && one.p50 < least;
         SpinReport {
@@ -182,12 +182,12 @@ impl SpinBit {
             takes_part: !still && !one_way.iter().any(too_short),
             one_way_to_server: one_way[0],
             one_way_to_client: one_way[1],
-            two_way: Quantiles::of(&self.two_way),
+            two_way: Quantiles::from_samples(&self.two_way),
         }
     }
 
     /// The samples of one direction, in order of time.
-    pub fn one_way(&self, way: Way) -> &[Sample] {
+    pub fn one_way(&self, way: PacketDirection) -> &[Sample] {
         &self.sides[way as usize].samples
     }
 
@@ -232,7 +232,7 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    fn of(samples: &[Sample]) -> Quantiles {
+    fn from_samples(samples: &[Sample]) -> Quantiles {
         let sorted = |keep: fn(&Sample) -> bool| {
             let mut rtts: Vec<_> =
                 samples.iter().filter(|sample| keep(sample)).map(|sample| sample.rtt).collect();

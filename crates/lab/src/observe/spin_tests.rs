@@ -24,7 +24,7 @@ fn watch(settings: &[(&str, &str)], gap: Nanos, plays: bool) -> SpinBit {
             number += 1;
             let body = |spin: bool| [&number.to_be_bytes()[..], &[u8::from(spin)]].concat();
             if plays {
-                seen.packet(next_send, Way::ToServer, client.0);
+                seen.packet(next_send, PacketDirection::ToServer, client.0);
             }
             let (a, b) = ([198, 18, 0, 2], [198, 18, 1, 2]);
             link.receive(next_send, Direction::Up, udp(a, 1, b, 2, &body(client.0)), 0);
@@ -42,7 +42,7 @@ fn watch(settings: &[(&str, &str)], gap: Nanos, plays: bool) -> SpinBit {
         match direction {
             Direction::Up if number > server.1 => server = (spin, number),
             Direction::Down => {
-                seen.packet(at, Way::ToClient, spin && plays);
+                seen.packet(at, PacketDirection::ToClient, spin && plays);
                 if number > client.1 {
                     client = (!spin, number);
                 }
@@ -111,20 +111,20 @@ fn a_bit_that_stands_still_is_no_round_trip() {
 fn a_bit_at_random_is_no_round_trip() {
     let mut seen = SpinBit::default();
     let mut state = 88_172_645_463_325_252u64;
-    seen.packet(0, Way::ToServer, false);
+    seen.packet(0, PacketDirection::ToServer, false);
     seen.handshake(100 * MS);
     for index in 0..10_000 {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        seen.packet(index * MS, Way::ToServer, state & 1 == 1);
+        seen.packet(index * MS, PacketDirection::ToServer, state & 1 == 1);
     }
     assert!(!seen.report().takes_part, "{:?}", seen.report());
 }
 
 #[test]
 fn a_path_that_gets_faster_is_believed_after_a_while() {
-    let mut side = Side::default();
+    let mut side = DirectionState::default();
     let mut value = false;
     for at in (0..10).map(|index| index * SECOND) {
         value = !value;

@@ -6,13 +6,13 @@ use rust_xlsxwriter::{Format, Workbook, Worksheet, XlsxError};
 use super::ReportError;
 use super::compare::Table;
 use super::goal::Verdicts;
-use super::results::{All, Results};
+use super::results::{Report, Results};
 
 /// Maximum number of sheets whose names are made unique by a number; more parts share the last number.
 const NAME_CHARS: usize = 24;
 
 /// A row for each cell and measure; behind the figures a column for each condition.
-pub(super) fn csv(all: &All) -> Result<Vec<u8>, ReportError> {
+pub(super) fn csv(all: &Report) -> Result<Vec<u8>, ReportError> {
     let mut writer =
         csv::WriterBuilder::new().quote_style(csv::QuoteStyle::NonNumeric).from_writer(Vec::new());
     let broken = |source: csv::Error| ReportError::Paper { path: "report.csv".into(), source };
@@ -48,7 +48,7 @@ const HEADINGS: [&str; 11] = [
 ];
 
 /// The conditions of all parts, each once.
-fn conditions(all: &All) -> Vec<&str> {
+fn conditions(all: &Report) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in all.parts.iter().flat_map(|part| part.experiment.matrix.keys()) {
         if !names.contains(&name) {
@@ -93,7 +93,7 @@ fn figures(part: &Results, conditions: &[&str]) -> Vec<Vec<String>> {
 
 /// The workbook: figures, comparisons, goals, and a sheet of samples for each experiment.
 pub(super) fn workbook(
-    all: &All,
+    all: &Report,
     tables: &[Vec<Table<'_>>],
     verdicts: &[Vec<Verdicts<'_>>],
 ) -> Result<Vec<u8>, XlsxError> {

@@ -34,7 +34,7 @@ const MAX_NUMBERS: usize = 2_000;
 
 /// A picture.
 #[derive(Debug)]
-pub(super) struct Drawn {
+pub(super) struct RenderedFigure {
     pub(super) title: String,
     pub(super) note: String,
     /// SVG for wide pages, and for narrow ones.
@@ -44,7 +44,7 @@ pub(super) struct Drawn {
 }
 
 /// Draws a figure: one picture, or one for each value of its `each`.
-pub(super) fn draw(results: &Results, figure: &Figure, id: &str) -> Vec<Drawn> {
+pub(super) fn draw(results: &Results, figure: &Figure, id: &str) -> Vec<RenderedFigure> {
     let Some(measure) = results.experiment.measures.get(figure.measure.get_ref()) else {
         return Vec::new();
     };
@@ -92,10 +92,10 @@ fn colour(index: usize) -> String {
 }
 
 impl Picture<'_> {
-    fn draw(&self) -> Option<Drawn> {
+    fn draw(&self) -> Option<RenderedFigure> {
         let wide = self.svg(Size { width: 760.0, height: 400.0, narrow: false })?;
         let narrow = self.svg(Size { width: 380.0, height: 360.0, narrow: true })?;
-        Some(Drawn {
+        Some(RenderedFigure {
             title: self.title.clone(),
             note: self.figure.note.clone(),
             wide,

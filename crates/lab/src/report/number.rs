@@ -1,4 +1,4 @@
-//! Formats numbers for people: three significant digits, separated thousands, no false precision.
+//! Formats numbers and days for people: three significant digits, separated thousands, no false precision.
 
 use crate::stats::Estimate;
 
@@ -50,9 +50,24 @@ pub(super) fn with_interval(estimate: &Estimate) -> String {
     format!("{} ({}{dash}{})", short(estimate.value), short(estimate.low), short(estimate.high))
 }
 
+/// A day of the calendar from seconds since 1970.
+pub(super) fn day(seconds: f64) -> String {
+    let at = time::OffsetDateTime::from_unix_timestamp(seconds as i64);
+    at.map_or_else(|_| "–".to_owned(), |at| at.date().to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        for (seconds, expected) in
+            [(0.0, "1970-01-01"), (951_782_400.0, "2000-02-29"), (1_795_219_200.0, "2026-11-21")]
+        {
+            assert_eq!(day(seconds), expected);
+        }
+    }
 
     #[test]
     fn numbers_are_as_long_as_they_mean_something() {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::compare::{Row, Table};
-use super::figure::{Drawn, draw};
+use super::figure::{RenderedFigure, draw};
 use super::goal::{Verdicts, bound};
-use super::number::{short, with_interval};
-use super::results::{All, CellResults, Disturbance, Results};
+use super::number::{day, short, with_interval};
+use super::results::{CellResults, Disturbance, Report, Results};
 use crate::experiment::{Better, Cell, Measure};
 use crate::run::{Outcome, Sample};
 use crate::stats::{Centre, Estimate, median, quantile, share, sorted};
@@ -26,7 +26,11 @@ const MEASURES_PER_TABLE: usize = 8;
 const LATE_US: f64 = 2000.0;
 
 /// Writes the page.
-pub(super) fn page(all: &All, tables: &[Vec<Table<'_>>], verdicts: &[Vec<Verdicts<'_>>]) -> String {
+pub(super) fn page(
+    all: &Report,
+    tables: &[Vec<Table<'_>>],
+    verdicts: &[Vec<Verdicts<'_>>],
+) -> String {
     let several = all.parts.len() > 1;
     let page = html! {
         (DOCTYPE)
@@ -73,7 +77,7 @@ fn paragraphs(text: &str) -> Markup {
     }
 }
 
-fn overview(all: &All) -> Markup {
+fn overview(all: &Report) -> Markup {
     let count = |outcome| all.parts.iter().map(|part| part.count(outcome)).sum::<usize>();
     let samples: Vec<&Sample> = all.parts.iter().flat_map(|part| &part.samples).collect();
     let seconds = samples.iter().map(|sample| sample.took_s).sum::<f64>();
@@ -102,12 +106,6 @@ fn format_duration(seconds: f64) -> String {
     }
 }
 
-/// A day of the calendar from seconds since 1970.
-fn day(seconds: f64) -> String {
-    let at = time::OffsetDateTime::from_unix_timestamp(seconds as i64);
-    at.map_or_else(|_| "–".to_owned(), |at| at.date().to_string())
-}
-
 fn tally(ok: usize, failed: usize, timeout: usize) -> Markup {
     html! {
         span.tally {
@@ -126,7 +124,7 @@ fn section(
     index: usize,
     several: bool,
 ) -> Markup {
-    let drawn: Vec<Drawn> = part
+    let drawn: Vec<RenderedFigure> = part
         .experiment
         .figures
         .iter()
@@ -243,7 +241,7 @@ fn verdict(met: Option<bool>) -> Markup {
     }
 }
 
-fn picture(drawn: &Drawn, number: usize) -> Markup {
+fn picture(drawn: &RenderedFigure, number: usize) -> Markup {
     html! {
         figure {
             figcaption {
@@ -580,20 +578,6 @@ fn method() -> Markup {
             "Each sample is a run of all programs in a network of its own. A sample without a number "
             "for every measure is a failure; failures and timeouts are counted and never averaged "
             "away. Every raw number is in samples.jsonl beside this page."
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::day;
-
-    #[test]
-    fn days_are_those_of_the_calendar() {
-        for (seconds, expected) in
-            [(0.0, "1970-01-01"), (951_782_400.0, "2000-02-29"), (1_795_219_200.0, "2026-11-21")]
-        {
-            assert_eq!(day(seconds), expected);
         }
     }
 }

@@ -35,18 +35,18 @@ pub(super) struct CellResults {
 
 /// All that is reported on in one page.
 #[derive(Debug)]
-pub(super) struct All {
+pub(super) struct Report {
     pub(super) title: String,
     pub(super) about: String,
     pub(super) parts: Vec<Results>,
 }
 
 /// Reads a folder: of one experiment, or of several in folders of their own.
-pub(super) fn read_all(folder: &Path) -> Result<All, ReportError> {
+pub(super) fn read_all(folder: &Path) -> Result<Report, ReportError> {
     if folder.join(EXPERIMENT_FILE).is_file() {
         let results = read_one(folder)?;
         let (title, about) = (results.experiment.title.clone(), String::new());
-        return Ok(All { title, about, parts: vec![results] });
+        return Ok(Report { title, about, parts: vec![results] });
     }
     let listed = std::fs::read_dir(folder).map_err(ReportError::io(folder))?;
     let mut folders: Vec<PathBuf> = listed
@@ -71,7 +71,7 @@ pub(super) fn read_all(folder: &Path) -> Result<All, ReportError> {
         (title, about) = (suite.title.clone(), suite.about.clone());
     }
     let parts = folders.iter().map(|folder| read_one(folder)).collect::<Result<_, _>>()?;
-    Ok(All { title, about, parts })
+    Ok(Report { title, about, parts })
 }
 
 fn read_one(folder: &Path) -> Result<Results, ReportError> {

@@ -28,7 +28,7 @@ pub struct Environment {
 
 impl Environment {
     /// Reads the environment. Values that cannot be read stay empty: a sample is worth keeping without them.
-    pub fn look(version: &str) -> Environment {
+    pub fn read(version: &str) -> Environment {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpu_info = read("/proc/cpuinfo");
         let cpu = field(&cpu_info, "model name").or_else(|| field(&cpu_info, "Model"));
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_described() {
-        let here = Environment::look("1.2.3");
+        let here = Environment::read("1.2.3");
         assert!(here.kernel.len() > "Linux ".len() && here.cores > 0 && here.memory_mib > 0);
         assert_eq!(field("a : x y\nb: 2\n", "b").as_deref(), Some("2"));
     }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 
 use crate::experiment::{Cell, Experiment, From, Measure, Take, What};
-use crate::network::{Observed, Seen};
+use crate::network::{CapturedPacket, Observed};
 use crate::stats::{mean, median, quantile, sorted};
 
 /// The records of a sample, except the network's.
@@ -53,7 +53,7 @@ pub(super) fn measure_all(
             Err(reason) => return Err(format!("measure {name}: {reason}")),
         };
         let scaled: Vec<f64> = points.iter().map(|(_, value)| value * measure.scale).collect();
-        let Some(value) = take(measure.take, &scaled) else {
+        let Some(value) = evaluate(measure.take, &scaled) else {
             if measure.optional {
                 continue;
             }
@@ -217,12 +217,12 @@ fn count(
     let host = measure.host.as_ref().map_or("", |host| host.get_ref());
     let kind = measure.kind.as_ref().map(|kind| *kind.get_ref());
     let window = since.unwrap_or(0)..=until.unwrap_or(u64::MAX);
-    let counts = |seen: &&Seen| {
+    let counts = |seen: &&CapturedPacket| {
         seen.host == host
             && window.contains(&seen.at_ns)
             && kind.is_none_or(|kind| seen.kind == kind)
     };
-    let mut counted: Vec<&Seen> = observed.packets.iter().filter(counts).collect();
+    let mut counted: Vec<&CapturedPacket> = observed.packets.iter().filter(counts).collect();
     if measure.received {
         let last_got = counted.iter().rposition(|seen| !seen.sent);
         counted.truncate(last_got.map_or(0, |last| last + 1));
@@ -248,7 +248,7 @@ fn round_trips(measure: &Measure, observed: &Observed, window: &RangeInclusive<u
     shown.map(|trip| (trip.at_ns, trip.took_ns as f64 / 1e6)).collect()
 }
 
-fn take(take: Take, numbers: &[f64]) -> Option<f64> {
+fn evaluate(take: Take, numbers: &[f64]) -> Option<f64> {
     match take {
         Take::Median => median(numbers),
         Take::Mean => mean(numbers),
@@ -279,7 +279,7 @@ mod tests {
         let values = [("a".to_owned(), 4.0), ("b".to_owned(), 3.0)].into();
         let (points, _) = points(&measure, &values, record, observed)?;
         let numbers: Vec<f64> = points.iter().map(|(_, number)| *number).collect();
-        take(measure.take, &numbers).ok_or_else(|| "none".to_owned())
+        evaluate(measure.take, &numbers).ok_or_else(|| "none".to_owned())
     }
 
     fn record() -> Record {
@@ -384,7 +384,7 @@ mod tests {
     fn packets_are_counted_by_host_kind_and_moment() {
         let seen = |at_ns, host: &str, sent, bytes, kind| {
             let host = host.to_owned();
-            Seen { at_ns, host, sent, bytes, kind }
+            CapturedPacket { at_ns, host, sent, bytes, kind }
         };
         let packets = vec![
             seen(5, "a", true, 100, Kind::Handshake),

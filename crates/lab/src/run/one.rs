@@ -52,7 +52,7 @@ pub(super) struct Task<'a> {
 
 /// The result.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct SampleResult {
     pub(super) values: BTreeMap<String, f64>,
     pub(super) points: BTreeMap<String, Vec<[f64; 2]>>,
     pub(super) observed: Observed,
@@ -72,13 +72,13 @@ fn failed(reason: impl Into<String>) -> Trouble {
 }
 
 /// Runs a sample; even if it fails, no process of it keeps running.
-pub(super) fn take(
+pub(super) fn run_sample(
     task: &Task<'_>,
     networks: &dyn NetworkFactory,
     stop: &AtomicBool,
-) -> (Taken, Result<(), Trouble>) {
+) -> (SampleResult, Result<(), Trouble>) {
     let mark = new_mark();
-    let mut taken = Taken::default();
+    let mut taken = SampleResult::default();
     let outcome = prepare(task, networks).and_then(|network| {
         let (sender, events) = sync_channel(EVENTS);
         let mut stage = Stage::new(task, network, mark.clone(), sender, events, stop);

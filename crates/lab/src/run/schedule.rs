@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::Plan;
 use super::environment::Environment;
-use super::one::{Task, Trouble, take};
+use super::one::{Task, Trouble, run_sample};
 use super::sample::{Outcome, Sample, StoreError};
 use crate::experiment::Cell;
 use crate::network::NetworkFactory;
@@ -114,7 +114,7 @@ pub(super) fn carry_out(
         plan,
         networks,
         stop,
-        environment: Environment::look(plan.version),
+        environment: Environment::read(plan.version),
         running: AtomicUsize::new(0),
         number: AtomicUsize::new(0),
     };
@@ -142,7 +142,7 @@ impl Shop<'_> {
         loop {
             let job = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
             let Some(job) = job.filter(|_| !self.stop.load(Ordering::Relaxed)) else { return };
-            let sample = self.take(&job);
+            let sample = self.run_job(&job);
             // The receiver is gone only after `stop` was set.
             if sample.is_none_or(|sample| samples.send(sample).is_err()) {
                 return;
@@ -151,7 +151,7 @@ impl Shop<'_> {
     }
 
     /// `None` when stopped.
-    fn take(&self, job: &Job) -> Option<Sample> {
+    fn run_job(&self, job: &Job) -> Option<Sample> {
         let plan = self.plan;
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let own = std::process::id();
@@ -173,7 +173,7 @@ impl Shop<'_> {
             fulmar: &plan.fulmar,
             here: &here,
         };
-        let (taken, outcome) = take(&task, self.networks, self.stop);
+        let (taken, outcome) = run_sample(&task, self.networks, self.stop);
         self.running.fetch_sub(1, Ordering::Relaxed);
         let (outcome, reason) = match outcome {
             Ok(()) => (Outcome::Ok, String::new()),

@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::experiment::{Document, load};
-use crate::network::{Lateness, Loopback, Network, NetworkPlan, Observed, Seen, WrongSetting};
+use crate::network::{
+    CapturedPacket, Lateness, Loopback, Network, NetworkPlan, Observed, WrongSetting,
+};
 use crate::observe::Kind;
 
 /// Records the plans that it is given, and has seen one packet.
@@ -43,7 +45,7 @@ impl Network for FakeNetwork {
     }
 
     fn close(self: Box<Self>) -> Observed {
-        let seen = Seen {
+        let seen = CapturedPacket {
             at_ns: 1,
             host: "client".to_owned(),
             sent: true,

@@ -102,8 +102,11 @@ impl<'a> PacketView<'a> {
         let igmp = bytes[9] == 2;
         Self::finish(
             &bytes[..total],
-            (bytes[9], header, fragment),
-            (source.into(), destination.into()),
+            bytes[9],
+            header,
+            fragment,
+            source.into(),
+            destination.into(),
             igmp,
         )
     }
@@ -125,16 +128,22 @@ impl<'a> PacketView<'a> {
         let link_scope = link_local_scope && matches!(bytes[6], IPV6_HOP_BY_HOP | 58);
         Self::finish(
             &bytes[..total],
-            (bytes[6], IPV6_HEADER, bytes[6] == IPV6_FRAGMENT),
-            (source.into(), destination.into()),
+            bytes[6],
+            IPV6_HEADER,
+            bytes[6] == IPV6_FRAGMENT,
+            source.into(),
+            destination.into(),
             link_scope,
         )
     }
 
     fn finish(
         bytes: &'a [u8],
-        (number, transport, fragment): (u8, usize, bool),
-        (source, destination): (IpAddr, IpAddr),
+        number: u8,
+        transport: usize,
+        fragment: bool,
+        source: IpAddr,
+        destination: IpAddr,
         link_scope: bool,
     ) -> Option<PacketView<'a>> {
         let protocol = match number {

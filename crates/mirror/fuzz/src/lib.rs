@@ -1,6 +1,6 @@
 //! Fuzz target of `fulmar-mirror`: rows that another node has shared.
 
-use fulmar_mirror::{Rows, all, replace};
+use fulmar_mirror::{Rows, read_rows, replace};
 use rusqlite::Connection;
 
 const TABLES: [&str; 2] = ["ban", "note"];
@@ -28,7 +28,7 @@ pub fn rows(data: &[u8]) {
 }
 
 fn shared(connection: &Connection) -> Rows {
-    all(connection, &TABLES).expect("tables")
+    read_rows(connection, &TABLES).expect("tables")
 }
 
 fn parse(mut data: &[u8]) -> Rows {

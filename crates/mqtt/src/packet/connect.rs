@@ -1,7 +1,7 @@
 //! CONNECT and CONNACK (sections 3.1 and 3.2).
 
 use crate::error::DecodeError;
-use crate::properties::{Place, Properties};
+use crate::properties::{Properties, PropertyContext};
 use crate::reason::ReasonCode;
 use crate::types::{QoS, Version};
 use crate::wire::{Reader, end, put_binary, put_packet, put_string};
@@ -84,7 +84,7 @@ impl<'a> Connect<'a> {
         }
         let keep_alive_s = reader.u16()?;
         let properties = match version {
-            Version::V5 => Properties::read(&mut reader, Place::Connect)?,
+            Version::V5 => Properties::read(&mut reader, PropertyContext::Connect)?,
             Version::V311 => Properties::NONE,
         };
         let client_id = reader.string()?;
@@ -122,12 +122,12 @@ impl<'a> Connect<'a> {
             out.push(self.flags());
             out.extend_from_slice(&self.keep_alive_s.to_be_bytes());
             if self.version == Version::V5 {
-                self.properties.put(out);
+                self.properties.encode(out);
             }
             put_string(out, self.client_id);
             if let Some(will) = &self.will {
                 if self.version == Version::V5 {
-                    will.properties.put(out);
+                    will.properties.encode(out);
                 }
                 put_string(out, will.topic);
                 put_binary(out, will.payload);
@@ -180,7 +180,7 @@ impl<'a> LastWill<'a> {
         }
         let qos = QoS::try_from(qos).map_err(|_| DecodeError::QoS)?;
         let properties = match version {
-            Version::V5 => Properties::read(reader, Place::Will)?,
+            Version::V5 => Properties::read(reader, PropertyContext::Will)?,
             Version::V311 => Properties::NONE,
         };
         let topic = reader.string()?;
@@ -212,7 +212,7 @@ impl<'a> Connack<'a> {
         let (reason, properties) = if version == Version::V311 || (reader.is_empty() && code != 0) {
             (ReasonCode::from_v311_return_code(code), Properties::NONE)
         } else {
-            (ReasonCode::from_u8(code), Properties::read(&mut reader, Place::Connack)?)
+            (ReasonCode::from_u8(code), Properties::read(&mut reader, PropertyContext::Connack)?)
         };
         end(reader)?;
         let reason = reason
@@ -234,7 +234,7 @@ impl<'a> Connack<'a> {
                 Version::V311 => out.push(self.reason.to_v311_return_code()),
                 Version::V5 => {
                     out.push(self.reason.as_u8());
-                    self.properties.put(out);
+                    self.properties.encode(out);
                 }
             }
         });

@@ -3,7 +3,7 @@
 use crate::ack::{self, AckKind};
 use crate::error::DecodeError;
 use crate::frame::Frame;
-use crate::properties::{Place, Properties};
+use crate::properties::{Properties, PropertyContext};
 use crate::publish::{PublishHead, encode_header};
 use crate::reason::ReasonCode;
 use crate::types::{PacketId, QoS, Version};
@@ -44,7 +44,7 @@ impl<'a> Publish<'a> {
             _ => Some(reader.packet_id()?),
         };
         let properties = match version {
-            Version::V5 => Properties::read(&mut reader, Place::Publish)?,
+            Version::V5 => Properties::read(&mut reader, PropertyContext::Publish)?,
             Version::V311 => Properties::NONE,
         };
         let retain = flags & 0x01 != 0;
@@ -111,7 +111,7 @@ impl<'a> Ack<'a> {
             .filter(|reason| kind.may_say(*reason))
             .ok_or(DecodeError::ReasonCode(code))?;
         if !reader.is_empty() {
-            self.properties = Properties::read(&mut reader, Place::Ack)?;
+            self.properties = Properties::read(&mut reader, PropertyContext::Ack)?;
         }
         end(reader)?;
         Ok(self)
@@ -126,7 +126,7 @@ impl<'a> Ack<'a> {
         put_packet(out, kind.first_byte(), |out| {
             put_packet_id(out, self.packet_id);
             out.push(self.reason.as_u8());
-            self.properties.put(out);
+            self.properties.encode(out);
         });
     }
 }

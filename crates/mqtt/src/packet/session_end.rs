@@ -2,7 +2,7 @@
 //! left out.
 
 use crate::error::DecodeError;
-use crate::properties::{Place, Properties};
+use crate::properties::{Properties, PropertyContext};
 use crate::reason::ReasonCode;
 use crate::types::Version;
 use crate::wire::{Reader, end, put_packet};
@@ -21,7 +21,7 @@ impl<'a> Disconnect<'a> {
         if version == Version::V311 && !body.is_empty() {
             return Err(DecodeError::Length);
         }
-        let (reason, properties) = decode_reason(body, Place::Disconnect)?;
+        let (reason, properties) = decode_reason(body, PropertyContext::Disconnect)?;
         if !Disconnect::may_say(reason) {
             return Err(DecodeError::ReasonCode(reason.as_u8()));
         }
@@ -57,7 +57,7 @@ pub struct Auth<'a> {
 
 impl<'a> Auth<'a> {
     pub(super) fn decode(body: &'a [u8]) -> Result<Auth<'a>, DecodeError> {
-        let (reason, properties) = decode_reason(body, Place::Auth)?;
+        let (reason, properties) = decode_reason(body, PropertyContext::Auth)?;
         // [MQTT-3.15.2-1].
         if !matches!(
             reason,
@@ -74,7 +74,10 @@ impl<'a> Auth<'a> {
     }
 }
 
-fn decode_reason(body: &[u8], place: Place) -> Result<(ReasonCode, Properties<'_>), DecodeError> {
+fn decode_reason(
+    body: &[u8],
+    place: PropertyContext,
+) -> Result<(ReasonCode, Properties<'_>), DecodeError> {
     let mut reader = Reader::new(body);
     if reader.is_empty() {
         return Ok((ReasonCode::Success, Properties::NONE));
@@ -95,7 +98,7 @@ fn encode_reason(out: &mut Vec<u8>, first: u8, reason: ReasonCode, properties: P
     put_packet(out, first, |out| {
         out.push(reason.as_u8());
         if !properties.is_empty() {
-            properties.put(out);
+            properties.encode(out);
         }
     });
 }

@@ -3,7 +3,7 @@
 //! The list of filters stays encoded; it is checked once and then iterated over.
 
 use crate::error::DecodeError;
-use crate::properties::{Place, Properties};
+use crate::properties::{Properties, PropertyContext};
 use crate::types::{PacketId, QoS, Version};
 use crate::wire::{Reader, end, put_packet, put_packet_id, put_string};
 
@@ -139,7 +139,7 @@ impl<'a> FilterList<'a> {
 fn read_head<'a>(
     reader: &mut Reader<'a>,
     version: Version,
-    place: Place,
+    place: PropertyContext,
 ) -> Result<(PacketId, Properties<'a>), DecodeError> {
     let packet_id = reader.packet_id()?;
     let properties = match version {
@@ -152,7 +152,7 @@ fn read_head<'a>(
 fn put_head(out: &mut Vec<u8>, version: Version, packet_id: PacketId, properties: Properties<'_>) {
     put_packet_id(out, packet_id);
     if version == Version::V5 {
-        properties.put(out);
+        properties.encode(out);
     }
 }
 
@@ -190,7 +190,7 @@ pub struct Subscribe<'a> {
 impl<'a> Subscribe<'a> {
     pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Subscribe<'a>, DecodeError> {
         let mut reader = Reader::new(body);
-        let (packet_id, properties) = read_head(&mut reader, version, Place::Subscribe)?;
+        let (packet_id, properties) = read_head(&mut reader, version, PropertyContext::Subscribe)?;
         let filters = FilterList::read(reader, true, version)?;
         Ok(Subscribe { packet_id, properties, filters })
     }
@@ -218,7 +218,8 @@ pub struct Unsubscribe<'a> {
 impl<'a> Unsubscribe<'a> {
     pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Unsubscribe<'a>, DecodeError> {
         let mut reader = Reader::new(body);
-        let (packet_id, properties) = read_head(&mut reader, version, Place::Unsubscribe)?;
+        let (packet_id, properties) =
+            read_head(&mut reader, version, PropertyContext::Unsubscribe)?;
         let filters = FilterList::read(reader, false, version)?;
         Ok(Unsubscribe { packet_id, properties, filters })
     }
@@ -246,7 +247,7 @@ pub struct Suback<'a> {
 impl<'a> Suback<'a> {
     pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Suback<'a>, DecodeError> {
         let mut reader = Reader::new(body);
-        let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
+        let (packet_id, properties) = read_head(&mut reader, version, PropertyContext::Ack)?;
         let codes = read_codes(reader, |code| match version {
             Version::V311 => matches!(code, 0..=2 | 0x80),
             Version::V5 => is_suback_code(code),
@@ -280,7 +281,7 @@ pub struct Unsuback<'a> {
 impl<'a> Unsuback<'a> {
     pub(super) fn decode(body: &'a [u8], version: Version) -> Result<Unsuback<'a>, DecodeError> {
         let mut reader = Reader::new(body);
-        let (packet_id, properties) = read_head(&mut reader, version, Place::Ack)?;
+        let (packet_id, properties) = read_head(&mut reader, version, PropertyContext::Ack)?;
         let codes = match version {
             Version::V311 => end(reader).map(|()| [].as_slice())?,
             Version::V5 => read_codes(reader, is_unsuback_code)?,

@@ -61,7 +61,7 @@ pub(super) struct AskedWill {
 }
 
 impl AskedWill {
-    pub(super) fn ask(&self, cx: &mut Context<'_>) {
+    pub(super) fn request_will(&self, cx: &mut Context<'_>) {
         match self.topic {
             None => cx.send(&Message::WillTopicReq),
             Some(_) => cx.send(&Message::WillMsgReq),
@@ -92,7 +92,7 @@ impl Session {
         };
         if session.hello.will {
             let asked = AskedWill { topic: None, retry: Retry::start(cx) };
-            asked.ask(cx);
+            asked.request_will(cx);
             session.stage = Stage::Asking(asked);
         } else {
             session.open(cx, Purpose::Connect);
@@ -107,7 +107,7 @@ impl Session {
         }
         let same = self.hello == *hello;
         match &self.stage {
-            Stage::Asking(asked) if same => asked.ask(cx),
+            Stage::Asking(asked) if same => asked.request_will(cx),
             Stage::Opening(Purpose::Connect) if same => {}
             // The answer was lost.
             Stage::Active if same && self.fresh => {
@@ -132,14 +132,14 @@ impl Session {
     pub(crate) fn give_way(self, cx: &mut Context<'_>, to: &Hello) -> Option<Topics> {
         let same = self.hello.client_id == to.client_id;
         if !same {
-            cx.ask(Request::Close { will: true, forget: self.hello.clean });
+            cx.push_request(Request::Close { will: true, forget: self.hello.clean });
         }
         (same && !to.clean).then_some(self.topics)
     }
 
     fn open(&mut self, cx: &mut Context<'_>, purpose: Purpose) {
         let clean_start = self.hello.clean && matches!(purpose, Purpose::Connect);
-        cx.ask(Request::Open(Open {
+        cx.push_request(Request::Open(Open {
             client_id: self.hello.client_id.clone(),
             clean_start,
             forget: self.hello.clean,
@@ -169,7 +169,7 @@ impl Session {
             Some(topic) if check_name(topic.topic).is_ok() => {
                 asked.topic = Some(will(&topic, Bytes::new()));
                 asked.retry = Retry::start(cx);
-                asked.ask(cx);
+                asked.request_will(cx);
             }
             Some(_) => {
                 cx.send(&Message::Connack(ReturnCode::NotSupported));

@@ -270,7 +270,7 @@ impl Down {
         match code {
             ReturnCode::Congestion => {}
             ReturnCode::Accepted if qos == QoS::AtLeastOnce => {
-                cx.ask(Request::Acknowledge(AckKind::Puback, id, ReasonCode::Success));
+                cx.push_request(Request::Acknowledge(AckKind::Puback, id, ReasonCode::Success));
                 self.flight = None;
                 self.pop();
             }
@@ -288,7 +288,7 @@ impl Down {
     pub(super) fn pubrec(&mut self, cx: &mut Context<'_>, msg_id: u16) {
         let Some(id) = PacketId::new(msg_id) else { return };
         if self.first_sent() == Some((id, QoS::ExactlyOnce)) {
-            cx.ask(Request::Acknowledge(AckKind::Pubrec, id, ReasonCode::Success));
+            cx.push_request(Request::Acknowledge(AckKind::Pubrec, id, ReasonCode::Success));
             self.pop();
             self.flight = Some(Flight { step: Step::Received(id), retry: Retry::start(cx) });
             return;
@@ -310,7 +310,7 @@ impl Down {
             (None, Some(Item::Release(other))) if *other == id => drop(self.pop()),
             _ => return,
         }
-        cx.ask(Request::Acknowledge(AckKind::Pubcomp, id, ReasonCode::Success));
+        cx.push_request(Request::Acknowledge(AckKind::Pubcomp, id, ReasonCode::Success));
     }
 
     /// The first message, if the device may have it already.
@@ -341,7 +341,7 @@ impl Down {
                 QoS::ExactlyOnce => AckKind::Pubrec,
                 _ => AckKind::Puback,
             };
-            cx.ask(Request::Acknowledge(kind, id, ReasonCode::UnspecifiedError));
+            cx.push_request(Request::Acknowledge(kind, id, ReasonCode::UnspecifiedError));
         }
     }
 

@@ -45,7 +45,7 @@ impl Context<'_> {
         fits
     }
 
-    pub(crate) fn ask(&mut self, request: Request) {
+    pub(crate) fn push_request(&mut self, request: Request) {
         self.requests.push(request);
     }
 }
@@ -200,7 +200,7 @@ impl Session {
         }
         if let Stage::Asking(asked) = &mut self.stage {
             match asked.retry.again(cx) {
-                true => asked.ask(cx),
+                true => asked.request_will(cx),
                 false => self.lose(cx, End::Unanswered),
             }
             return;
@@ -220,7 +220,7 @@ impl Session {
 
     /// The device is lost: its will is published (section 6.13).
     pub(crate) fn lose(&mut self, cx: &mut Context<'_>, why: End) {
-        cx.ask(Request::Close { will: true, forget: self.hello.clean });
+        cx.push_request(Request::Close { will: true, forget: self.hello.clean });
         // If the device is there after all, it learns that it has to connect.
         cx.send(&Message::Disconnect { duration_s: None });
         self.ended = Some(why);
@@ -308,7 +308,7 @@ impl Session {
         match probe {
             Probe::Due => {
                 *probe = Probe::Asked;
-                cx.ask(Request::Probe);
+                cx.push_request(Request::Probe);
             }
             Probe::Asked => {}
             Probe::Done => {
@@ -350,7 +350,7 @@ impl Session {
                 self.fall_asleep();
             }
             None => {
-                cx.ask(Request::Close { will: false, forget: self.hello.clean });
+                cx.push_request(Request::Close { will: false, forget: self.hello.clean });
                 self.ended = Some(End::Disconnected);
             }
         }

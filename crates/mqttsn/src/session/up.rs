@@ -47,7 +47,7 @@ struct Pending {
 }
 
 /// A message that the broker has acknowledged.
-struct Done {
+struct AcknowledgedMessage {
     id: PacketId,
     content: u64,
     qos: QoS,
@@ -55,7 +55,7 @@ struct Done {
 }
 
 /// A request about subscriptions.
-enum Asked {
+enum SubscriptionRequest {
     /// With the identifier of a predefined topic.
     Subscribe {
         filter: Box<str>,
@@ -69,13 +69,13 @@ enum Asked {
 #[derive(Default)]
 pub(super) struct Up {
     pending: Vec<Pending>,
-    asked: Vec<(PacketId, Asked)>,
+    asked: Vec<(PacketId, SubscriptionRequest)>,
     /// The last completed messages. The device may not have received the answers.
-    recent: VecDeque<Done>,
+    recent: VecDeque<AcknowledgedMessage>,
     most: usize,
 }
 
-impl Done {
+impl AcknowledgedMessage {
     /// Whether a message is this one.
     fn is(&self, id: PacketId, content: u64, dup: bool, now: Instant) -> bool {
         let echo = self.qos == QoS::ExactlyOnce && now.saturating_duration_since(self.at) < ECHO;
@@ -124,7 +124,7 @@ impl Up {
             }
         }
         cx.statistics.received += 1;
-        cx.ask(Request::Publish(Publication {
+        cx.push_request(Request::Publish(Publication {
             topic: topic.into(),
             payload: Bytes::copy_from_slice(publish.payload),
             qos,
@@ -157,7 +157,7 @@ impl Up {
             return false;
         }
         match self.recent.iter().find(|done| done.is(id, content, publish.dup, cx.now)) {
-            Some(Done { qos: QoS::ExactlyOnce, .. }) => {
+            Some(AcknowledgedMessage { qos: QoS::ExactlyOnce, .. }) => {
                 cx.send(&Message::Pubrec(msg_id));
                 return false;
             }
@@ -190,7 +190,7 @@ impl Up {
             }
             None => return,
         }
-        cx.ask(Request::Release(id));
+        cx.push_request(Request::Release(id));
     }
 
     /// The broker has answered a message.
@@ -229,7 +229,7 @@ impl Up {
         if self.recent.len() >= MAX_RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back(Done { id, content, qos, at: cx.now });
+        self.recent.push_back(AcknowledgedMessage { id, content, qos, at: cx.now });
     }
 
     pub(super) fn subscribe(
@@ -253,9 +253,9 @@ impl Up {
             return;
         };
         let filter: Box<str> = name.into();
-        let asked = Asked::Subscribe { filter: filter.clone(), topic_id, qos };
+        let asked = SubscriptionRequest::Subscribe { filter: filter.clone(), topic_id, qos };
         match self.note(id, asked) {
-            Noted::Yes => cx.ask(Request::Subscribe(id, filter, qos)),
+            Noted::Yes => cx.push_request(Request::Subscribe(id, filter, qos)),
             Noted::Already => {}
             Noted::Full => {
                 let code = ReturnCode::Congestion;
@@ -280,12 +280,12 @@ impl Up {
             return;
         };
         // A device that cannot get the answer now sends its request again.
-        if let Noted::Yes = self.note(id, Asked::Unsubscribe) {
-            cx.ask(Request::Unsubscribe(id, name.into()));
+        if let Noted::Yes = self.note(id, SubscriptionRequest::Unsubscribe) {
+            cx.push_request(Request::Unsubscribe(id, name.into()));
         }
     }
 
-    fn note(&mut self, id: PacketId, asked: Asked) -> Noted {
+    fn note(&mut self, id: PacketId, asked: SubscriptionRequest) -> Noted {
         if self.asked.iter().any(|(other, _)| *other == id) {
             return Noted::Already;
         }
@@ -304,7 +304,9 @@ impl Up {
         id: PacketId,
         reason: ReasonCode,
     ) {
-        let Some(Asked::Subscribe { filter, topic_id, qos }) = self.settle(id) else { return };
+        let Some(SubscriptionRequest::Subscribe { filter, topic_id, qos }) = self.settle(id) else {
+            return;
+        };
         let mut code = return_code(reason);
         let mut topic_id = topic_id;
         if code == ReturnCode::Accepted {
@@ -331,7 +333,7 @@ impl Up {
         }
     }
 
-    fn settle(&mut self, id: PacketId) -> Option<Asked> {
+    fn settle(&mut self, id: PacketId) -> Option<SubscriptionRequest> {
         let at = self.asked.iter().position(|(other, _)| *other == id)?;
         Some(self.asked.swap_remove(at).1)
     }

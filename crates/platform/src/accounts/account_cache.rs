@@ -35,7 +35,7 @@ pub(crate) struct Account {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct CachedAccounts {
     accounts: HashMap<Name, Arc<Account>>,
     /// Accounts by their names without case.
     folded: HashMap<String, Name>,
@@ -53,7 +53,7 @@ struct Known {
 struct Devices {
     /// By name of the device; none if the owner's account was removed.
     owners: HashMap<Name, Option<Name>>,
-    /// How many each account has.
+    /// Number of each account's.
     counts: HashMap<Name, usize>,
 }
 
@@ -88,9 +88,9 @@ impl Credential {
     }
 }
 
-impl Known {
+impl CachedAccounts {
     /// The accounts that lost a right, a device or a token, got another password, or were removed.
-    fn lost(&self, before: &Known) -> Losers {
+    fn lost(&self, before: &CachedAccounts) -> Losers {
         let less = |(name, before): &(&Name, &Arc<Account>)| {
             self.accounts.get(*name).is_none_or(|now| {
                 now.roles != before.roles
@@ -116,7 +116,7 @@ impl Known {
     /// The devices that are another's now than before, or nobody's: twin, device, and whose it was.
     fn given_up<'a>(
         &'a self,
-        before: &'a Known,
+        before: &'a CachedAccounts,
     ) -> impl Iterator<Item = (&'a Name, &'a Name, Option<&'a Name>)> {
         let all = before.devices.iter();
         let all = all.flat_map(|(twin, devices)| devices.owners.iter().map(move |of| (twin, of)));
@@ -134,7 +134,7 @@ impl Known {
     }
 }
 
-/// What an account has lost.
+/// Rights that an account has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// A right, a device or a token, or its password is another.
@@ -143,17 +143,17 @@ pub enum Loss {
     Removed,
 }
 
-/// What accounts have lost, by their names.
+/// Rights that accounts have lost, by their names.
 pub type Losers = HashMap<String, Loss>;
 
-type Lost = Box<dyn Fn(&Losers) + Send + Sync>;
+type LossListener = Box<dyn Fn(&Losers) + Send + Sync>;
 
 /// The cache.
 #[derive(Default)]
 pub(crate) struct AccountCache {
-    known: RwLock<Known>,
+    known: RwLock<CachedAccounts>,
     /// Called when accounts lost a right.
-    lost: OnceLock<Lost>,
+    lost: OnceLock<LossListener>,
     /// Notified when there are accounts.
     has_accounts: Notify,
 }
@@ -163,7 +163,7 @@ fulmar_text::opaque_debug!(AccountCache { known });
 impl AccountCache {
     /// Registers `lost`, which is called after each change by which accounts lose a right, with their names.
     /// The first registration counts.
-    pub(crate) fn on_loss(&self, lost: Lost) {
+    pub(crate) fn on_loss(&self, lost: LossListener) {
         let _ = self.lost.set(lost);
     }
 
@@ -173,9 +173,9 @@ impl AccountCache {
         for (twin, account, role) in accounts::members(db)? {
             roles.entry(account).or_default().insert(twin, role);
         }
-        let mut known = Known::default();
+        let mut known = CachedAccounts::default();
         let mut passwords: HashMap<Name, String> = accounts::passwords(db)?.into_iter().collect();
-        for row in accounts::all(db)? {
+        for row in accounts::read_all(db)? {
             let roles = roles.remove(&row.name).unwrap_or_default();
             let (display_name, server_admin) = (row.display_name, row.server_admin);
             let password_tag = tag_of(&passwords.remove(&row.name).unwrap_or_default());
@@ -243,7 +243,8 @@ impl AccountCache {
     /// The account of a credential, by its token's identifier and digest, and its expiry.
     pub(crate) fn credential(
         &self,
-        (id, digest): (&str, &str),
+        id: &str,
+        digest: &str,
         now: Time,
     ) -> Option<(Arc<Account>, Option<Time>)> {
         let known = self.known.read();
@@ -265,7 +266,6 @@ impl AccountCache {
         self.known.read().credentials.values().any(|credential| !credential.is_good(now))
     }
 
-    /// The account of this name.
     pub(crate) fn account(&self, name: &str) -> Option<Arc<Account>> {
         let name: Name = name.parse().ok()?;
         self.known.read().accounts.get(&name).cloned()

@@ -69,7 +69,7 @@ impl App {
     /// Whose token this is, if it is good.
     pub(crate) fn caller(&self, token: &str, now: Time) -> Option<Caller> {
         if let Some((id, digest)) = credentials::parse(token) {
-            let (account, until) = self.account_cache.credential((id, &digest), now)?;
+            let (account, until) = self.account_cache.credential(id, &digest, now)?;
             let expires_at = until.unwrap_or(Time::NEVER);
             return Some(Caller { account, session: id.to_owned(), expires_at, from: None });
         }
@@ -99,7 +99,7 @@ impl FromRequestParts<App> for Caller {
             in_hand.asked_by(&caller.account.name, move || asked_by.still_is(&app));
         }
         app.requests
-            .take(caller.account.name.clone(), Instant::now())
+            .take_token(caller.account.name.clone(), Instant::now())
             .map_err(|seconds| Problem::too_often("too many requests of this account", seconds))?;
         Ok(caller)
     }

@@ -22,7 +22,7 @@ const SECRET_BYTES: usize = 24;
 const ID_BYTES: usize = 4;
 
 /// A new token, and the row that is stored for it.
-pub(crate) fn make(account: Name, now: Time) -> Result<(String, CredentialRow), Problem> {
+pub(crate) fn new_token(account: Name, now: Time) -> Result<(String, CredentialRow), Problem> {
     let mut random = [0; ID_BYTES + SECRET_BYTES];
     let filled = SystemRandom::new().fill(&mut random);
     filled.map_err(|_| internal(&"the system random number generator failed"))?;
@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn a_token_is_known_by_its_digest_and_not_kept() {
-        let (token, row) = make("gw-1".parse().unwrap(), Time(1)).unwrap();
+        let (token, row) = new_token("gw-1".parse().unwrap(), Time(1)).unwrap();
         assert_eq!(parse(&token), Some((&*row.id, row.digest.clone())));
         let secret = token.rsplit('_').next().unwrap();
         assert!(!format!("{row:?}").contains(secret));
-        let other = make("gw-1".parse().unwrap(), Time(1)).unwrap();
+        let other = new_token("gw-1".parse().unwrap(), Time(1)).unwrap();
         assert_ne!((token.as_str(), &row.id), (other.0.as_str(), &other.1.id));
         for wrong in ["", "fulmar_", "eyJhbGciOiJub25lIn0.e30.", &token[..token.len() - 1]] {
             assert_eq!(parse(wrong), None, "{wrong}");

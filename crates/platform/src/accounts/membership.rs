@@ -7,7 +7,7 @@ use crate::role::Role;
 use crate::text::Name;
 use crate::twins::types::TwinKind;
 
-/// What an account is in a twin.
+/// Role of an account in a twin.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Membership {
     pub(crate) id: Name,

@@ -36,7 +36,7 @@ const WRONG: &str = "wrong user name or password";
 pub(crate) struct Login {
     /// The account's name.
     user: Text<1, 200>,
-    /// Its password.
+    /// Password.
     password: Text<1, 200>,
 }
 
@@ -108,12 +108,12 @@ pub(crate) async fn log_in(
         return Err(Problem::unauthorized(WRONG));
     };
     let who = (name, network(address));
-    app.logins.take(who.clone(), Instant::now()).map_err(|seconds| {
+    app.logins.take_token(who.clone(), Instant::now()).map_err(|seconds| {
         tracing::warn!(user = &*who.0, peer = %address, "too many failed logins");
         Problem::too_often("too many failed logins: wait", seconds)
     })?;
     let attempt = Attempt { app: &app, who: Some(&who) };
-    let account = check(&app, &who, &login.password, attempt).await?;
+    let account = check(&app, &who.0, who.1, &login.password, attempt).await?;
     let Some(account) = account else {
         tracing::info!(user = &*who.0, peer = %address, "login refused");
         return Err(Problem::unauthorized(WRONG));
@@ -164,10 +164,10 @@ pub(crate) async fn by_password(
 ) -> Result<Arc<Account>, LoginRefused> {
     let Ok(name) = user.parse::<Name>() else { return Err(LoginRefused::Wrong) };
     let who = (name, network(from));
-    let taken = app.logins.take(who.clone(), Instant::now());
+    let taken = app.logins.take_token(who.clone(), Instant::now());
     taken.map_err(|_| LoginRefused::TooOften)?;
     let attempt = Attempt { app, who: Some(&who) };
-    let account = check(app, &who, password, attempt).await.map_err(|problem| {
+    let account = check(app, &who.0, who.1, password, attempt).await.map_err(|problem| {
         tracing::warn!("platform: cannot check a login: {}", problem.detail());
         LoginRefused::Unavailable
     })?;
@@ -186,13 +186,14 @@ pub(crate) fn known(app: &App, user: &str, password: &str, from: IpAddr) -> Opti
 /// The account, if the password is right.
 async fn check(
     app: &App,
-    (user, from): &(Name, IpAddr),
+    user: &Name,
+    from: IpAddr,
     password: &str,
     mut attempt: Attempt<'_>,
 ) -> Result<Option<Arc<Account>>, Problem> {
     let account = app.account_cache.account(user);
     let stored = account.as_ref().map(|account| &*account.password_tag);
-    let login = PasswordLogin { user, password, from: *from, stored };
+    let login = PasswordLogin { user, password, from, stored };
     let mut turn = app.login_turns.turn(login).await?;
     attempt.who = None;
     if turn.needs_hash() {

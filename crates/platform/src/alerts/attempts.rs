@@ -15,7 +15,7 @@ const MAX_ATTEMPTS: u32 = 10;
 /// Pause before the second attempt; it doubles with each further attempt. The longest is 21 minutes.
 const FIRST_PAUSE_MS: i64 = 5 * SECOND_MS;
 
-/// How long to wait before the next attempt; `None` if there is to be none.
+/// Pause before the next attempt; `None` if there is to be none.
 fn pause_ms(attempts: u32) -> Option<i64> {
     if attempts + 1 >= MAX_ATTEMPTS {
         return None;

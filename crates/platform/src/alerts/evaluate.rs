@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::machine::{Condition, Episode, Machine, Step, replay};
 use super::types::{Alert, AlertEvent, AlertNotification, AlertState, Rule};
 use crate::homes::types::silent_after_ms;
-use crate::measurements::intake::Known;
+use crate::measurements::intake::ChangedSeries;
 use crate::problem::{Problem, internal};
 use crate::store::{Db, TwinDb, alerts, measurements, webhooks};
 use crate::text::Name;
@@ -26,7 +26,7 @@ pub(crate) const MAX_SILENCES: usize = 1000;
 /// Rules times measurements of one transaction. Each may be a state of its own that is read and written.
 const MAX_EVALUATED: usize = 20_000;
 
-/// How many of the twin's measurements one transaction may take.
+/// Number of the twin's measurements that one transaction may store.
 pub(crate) fn most_at_once(db: TwinDb<'_>) -> Result<usize, Problem> {
     let rules = alerts::count_rules(db)?.max(1);
     Ok((MAX_EVALUATED / rules).max(1))
@@ -35,7 +35,7 @@ pub(crate) fn most_at_once(db: TwinDb<'_>) -> Result<usize, Problem> {
 /// A rule applied to a series.
 struct Watch<'a> {
     db: TwinDb<'a>,
-    known: &'a Known,
+    known: &'a ChangedSeries,
     rule: &'a Rule,
     condition: Condition,
     now: Time,
@@ -45,7 +45,7 @@ struct Watch<'a> {
 /// [`remember`] what it returns.
 pub(crate) fn series(
     db: TwinDb<'_>,
-    known: &Known,
+    known: &ChangedSeries,
     fresh: &[(Time, f64)],
     now: Time,
 ) -> Result<Vec<AlertNotification>, Problem> {
@@ -144,7 +144,7 @@ impl Watch<'_> {
         };
         let mut changed = false;
         for &(at, value) in measured {
-            match machine.take(&self.condition, at, value) {
+            match machine.receive(&self.condition, at, value) {
                 Step::Raised { value, peak } => {
                     let episode = Episode { raised_at: at, cleared_at: None, value, peak };
                     let alert = self.raise(&episode)?;

@@ -2,7 +2,7 @@
 //! readings that arrive hours late after an outage have the same result.
 //!
 //! It does no I/O and its memory is limited: a window of sums for the mean, and since when the limit has been
-//! exceeded. [`Machine::take`] documents what a measurement causes.
+//! exceeded. [`Machine::receive`] documents what a measurement causes.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const PARTS: i64 = 30;
 
 /// The wrong side of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum LimitSide {
     Above,
     Below,
 }
@@ -23,12 +23,12 @@ pub(crate) enum Side {
 /// When a value is wrong, and when it is right again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Condition {
-    pub(crate) side: Side,
+    pub(crate) side: LimitSide,
     /// Values beyond this are wrong.
     pub(crate) limit: f64,
     /// Values at this or beyond it are right again; it is on the right side of `limit`.
     pub(crate) clear: f64,
-    /// How long it must be wrong.
+    /// Time for which it must be wrong.
     pub(crate) for_ms: i64,
     /// The averaging time; 0 for single values.
     pub(crate) averaging_ms: i64,
@@ -39,23 +39,23 @@ pub(crate) struct Condition {
 impl Condition {
     fn exceeded(&self, value: f64) -> bool {
         match self.side {
-            Side::Above => value > self.limit,
-            Side::Below => value < self.limit,
+            LimitSide::Above => value > self.limit,
+            LimitSide::Below => value < self.limit,
         }
     }
 
     fn cleared(&self, value: f64) -> bool {
         match self.side {
-            Side::Above => value <= self.clear,
-            Side::Below => value >= self.clear,
+            LimitSide::Above => value <= self.clear,
+            LimitSide::Below => value >= self.clear,
         }
     }
 
     /// The worse of two values.
     pub(crate) fn worse(&self, one: f64, other: f64) -> f64 {
         match self.side {
-            Side::Above => one.max(other),
-            Side::Below => one.min(other),
+            LimitSide::Above => one.max(other),
+            LimitSide::Below => one.min(other),
         }
     }
 }
@@ -106,7 +106,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Handles a measurement that is not older than the last.
-    pub(crate) fn take(&mut self, condition: &Condition, at: Time, value: f64) -> Step {
+    pub(crate) fn receive(&mut self, condition: &Condition, at: Time, value: f64) -> Step {
         let since = self.last_at.map(|last| at.0.saturating_sub(last));
         let gap = since.is_some_and(|since| since > condition.gap_ms);
         self.last_at = Some(at.0);
@@ -224,7 +224,7 @@ pub(crate) fn replay(condition: &Condition, measured: &[(Time, f64)]) -> (Vec<Ep
     let mut machine = Machine::default();
     let mut episodes: Vec<Episode> = Vec::new();
     for &(at, value) in measured {
-        match (machine.take(condition, at, value), episodes.last_mut()) {
+        match (machine.receive(condition, at, value), episodes.last_mut()) {
             (Step::Raised { value, peak }, _) => {
                 episodes.push(Episode { raised_at: at, cleared_at: None, value, peak });
             }

@@ -9,7 +9,7 @@ use crate::time::SECOND_MS;
 const MINUTE: i64 = 60 * SECOND_MS;
 
 fn above(limit: f64, clear: f64) -> Condition {
-    let side = Side::Above;
+    let side = LimitSide::Above;
     Condition { side, limit, clear, for_ms: 0, averaging_ms: 0, gap_ms: 15 * MINUTE }
 }
 
@@ -33,7 +33,7 @@ fn it_stays_raised_until_the_value_is_well_below() {
     let found =
         episodes(&above(300.0, 250.0), &minutes(&[300.0, 301.0, 290.0, 310.0, 251.0, 250.0]));
     assert_eq!(found, [(1, Some(5), 310.0)]);
-    let side = Side::Below;
+    let side = LimitSide::Below;
     let cold = Condition { side, limit: 5.0, clear: 8.0, ..above(0.0, 0.0) };
     assert_eq!(
         episodes(&cold, &minutes(&[5.0, 4.0, 7.0, 1.0, 8.0, 3.0])),
@@ -101,7 +101,7 @@ fn it_goes_on_where_it_was_stored() {
         .into_iter()
         .map(|(at, value)| {
             machine = serde_json::from_str(&serde_json::to_string(&machine).unwrap()).unwrap();
-            machine.take(&lasting, at, value)
+            machine.receive(&lasting, at, value)
         })
         .collect();
     assert_eq!(steps[3], Step::Raised { value: 13.0, peak: 13.0 });
@@ -112,8 +112,11 @@ fn conditions() -> impl Strategy<Value = Condition> {
     let times = (0..5 * MINUTE, 0..30 * MINUTE, MINUTE..30 * MINUTE);
     (any::<bool>(), -50.0..50.0_f64, 0.0..20.0_f64, times).prop_map(
         |(upper, limit, band, (for_ms, averaging_ms, gap_ms))| {
-            let (side, clear) =
-                if upper { (Side::Above, limit - band) } else { (Side::Below, limit + band) };
+            let (side, clear) = if upper {
+                (LimitSide::Above, limit - band)
+            } else {
+                (LimitSide::Below, limit + band)
+            };
             Condition { side, limit, clear, for_ms, averaging_ms, gap_ms }
         },
     )
@@ -140,7 +143,7 @@ proptest! {
         let mut machine = Machine::default();
         let mut raised = false;
         for (at, value) in measured {
-            match machine.take(&condition, at, value) {
+            match machine.receive(&condition, at, value) {
                 Step::Raised { value, .. } => {
                     prop_assert!(!raised && condition.exceeded(value));
                     raised = true;
@@ -171,7 +174,7 @@ proptest! {
                 let stored = serde_json::to_string(&machine).unwrap();
                 machine = serde_json::from_str(&stored).unwrap();
             }
-            if let Step::Raised { .. } = machine.take(&condition, at, value) {
+            if let Step::Raised { .. } = machine.receive(&condition, at, value) {
                 raised.push(at);
             }
         }
@@ -192,7 +195,7 @@ proptest! {
         let mut expected = false;
         for (at, value) in measured {
             expected = if expected { !plain.cleared(value) } else { plain.exceeded(value) };
-            machine.take(&plain, at, value);
+            machine.receive(&plain, at, value);
             prop_assert_eq!(machine.is_raised(), expected);
         }
     }

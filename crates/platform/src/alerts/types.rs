@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::machine::{Condition, Side};
+use super::machine::{Condition, LimitSide};
 use crate::measurements::Quantity;
 use crate::meters::types::words;
 use crate::number::Amount;
@@ -66,7 +66,7 @@ pub(crate) struct Rule {
     pub(crate) below: Option<f64>,
     /// Values at this or beyond it clear the alert; null for the limit itself.
     pub(crate) clear: Option<f64>,
-    /// How long the value must violate the limit, in seconds.
+    /// Time for which the value must violate the limit, in seconds.
     pub(crate) for_s: u32,
     /// The averaging time in seconds; 0 for single values.
     pub(crate) averaging_s: u32,
@@ -182,8 +182,8 @@ impl Rule {
     /// The condition for the rule's machine; `None` if the rule is about silence.
     pub(crate) fn condition(&self, gap_ms: i64) -> Option<Condition> {
         let (side, limit) = match (self.above, self.below) {
-            (Some(limit), _) => (Side::Above, limit),
-            (None, Some(limit)) => (Side::Below, limit),
+            (Some(limit), _) => (LimitSide::Above, limit),
+            (None, Some(limit)) => (LimitSide::Below, limit),
             (None, None) => return None,
         };
         Some(Condition {

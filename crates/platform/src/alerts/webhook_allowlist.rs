@@ -139,7 +139,7 @@ const SPECIAL_V6: [(Ipv6Addr, u8); 4] = [
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
 const ALLOCATED_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
-/// How IPv6-only networks reach IPv4 (RFC 6052): the last 32 bits are the IPv4 address.
+/// Prefix by which IPv6-only networks reach IPv4 (RFC 6052): the last 32 bits are the IPv4 address.
 const NAT64: (Ipv6Addr, u8) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
 /// Whether this canonical address is public.

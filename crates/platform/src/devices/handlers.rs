@@ -103,7 +103,7 @@ pub(crate) async fn put(
             asked.account_cache.own(&member.twin, &to, None);
             asked.announcements.clear_retained(position_topic(&member.twin, &device));
         }
-        devices::put(db, &device, &new, &owner, Time::now())?;
+        devices::upsert(db, &device, &new, &owner, Time::now())?;
         // On this thread, so that the next one is counted with it.
         asked.account_cache.own(&member.twin, &device, Some(&owner));
         devices::get(db, &device)?.ok_or_else(|| Problem::missing("device"))
@@ -137,7 +137,7 @@ fn new_owner(db: TwinDb<'_>, app: &App, member: &Member, device: &Name) -> Resul
     Ok(owner)
 }
 
-/// What a command needs.
+/// Arguments of a command.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CommandArgs {
@@ -223,8 +223,8 @@ pub(crate) async fn change_command(
         .write(move |db| {
             let db = db.within(&member.twin);
             own(db, &member, &device)?;
-            let how = (change.state, change.detail.as_deref());
-            if devices::set_command(db, &device, id, how, Time::now())? {
+            let (state, detail) = (change.state, change.detail.as_deref());
+            if devices::set_command(db, &device, id, state, detail, Time::now())? {
                 Ok(())
             } else {
                 Err(Problem::missing("command"))
@@ -327,7 +327,7 @@ pub(crate) async fn add_telemetry(
     json(StatusCode::OK, &TelemetryResults { results })
 }
 
-/// Which telemetry.
+/// Filter of telemetry.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

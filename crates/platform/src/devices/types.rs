@@ -36,7 +36,7 @@ pub(crate) enum TooManyDevices {
 #[serde(deny_unknown_fields)]
 #[schema(as = NewInstance)]
 pub(crate) struct NewDevice {
-    /// What it is, such as `phone`, `van` or `gateway`.
+    /// Kind of device, such as `phone`, `van` or `gateway`.
     pub(crate) kind: Text<1, 32>,
     pub(crate) name: Option<Line>,
     pub(crate) app_version: Option<Line>,
@@ -54,7 +54,7 @@ pub(crate) struct Device {
     pub(crate) user: Option<Name>,
     /// When it last sent telemetry.
     pub(crate) seen_at: Time,
-    /// Its latest telemetry.
+    /// Latest telemetry.
     pub(crate) telemetry: Option<Telemetry>,
 }
 
@@ -94,7 +94,7 @@ words! {
 pub(crate) struct Command {
     pub(crate) id: Uuid,
     pub(crate) command: Name,
-    /// What the command needs; its form is between office and device.
+    /// Arguments of the command; their form is between office and device.
     #[schema(value_type = Object)]
     pub(crate) args: serde_json::Value,
     pub(crate) state: CommandState,

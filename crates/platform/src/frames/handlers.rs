@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::intake::{Taken, take_all};
+use super::intake::{FrameIntake, take_all};
 use super::types::{FrameResult, NewFrame};
 use crate::accounts::caller::Call;
 use crate::app::App;
@@ -56,12 +56,12 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<FrameUpload>) -> A
     if upload.frames.len() > MAX_FRAMES {
         return Err(Problem::too_large(format!("at most {MAX_FRAMES} frames at once")));
     }
-    let results = take(&app, sender(&member), upload.receiver, upload.frames).await?;
+    let results = store_frames(&app, sender(&member), upload.receiver, upload.frames).await?;
     json(StatusCode::OK, &FrameResults { results })
 }
 
 /// Stores frames and notifies subscribers.
-pub(crate) async fn take(
+pub(crate) async fn store_frames(
     app: &App,
     sender: Sender,
     receiver: Name,
@@ -73,7 +73,7 @@ pub(crate) async fn take(
         let stored = stored_readings(db.within(&sender.twin), taken.stored.clone())?;
         Ok((taken, stored))
     });
-    let (Taken { results, heard, lists, .. }, stored) = taken.await?;
+    let (FrameIntake { results, heard, lists, .. }, stored) = taken.await?;
     app.counts.frames(&results);
     for heard in &heard {
         app.announcements.publish(format!("fulmar/{twin}/heard/{}", heard.meter), heard, false);

@@ -13,7 +13,7 @@ use ring::hmac;
 use uuid::{Builder, Uuid};
 
 use super::proof::Circumstances;
-use super::types::{FrameResult, FrameStatus, Heard, NewFrame};
+use super::types::{FrameReceipt, FrameResult, FrameStatus, NewFrame};
 use crate::extract::Each;
 use crate::meters::{Medium, Meter, Method, RadioAddress};
 use crate::number::Amount;
@@ -60,15 +60,15 @@ impl KeyStore for MeterKey {
     }
 }
 
-/// What came of frames.
+/// Result of storing frames.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct FrameIntake {
     pub(crate) results: Vec<FrameResult>,
     /// Readings that are new.
     pub(crate) stored: Vec<Uuid>,
     /// Work lists that changed with them.
     pub(crate) lists: Vec<Uuid>,
-    pub(crate) heard: Vec<Heard>,
+    pub(crate) heard: Vec<FrameReceipt>,
 }
 
 fn failed(status: FrameStatus, detail: impl ToString) -> FrameResult {
@@ -90,14 +90,14 @@ pub(crate) fn take_all(
     sender: &Sender,
     receiver: &Name,
     items: Vec<Each<NewFrame>>,
-) -> Result<Taken, Problem> {
+) -> Result<FrameIntake, Problem> {
     let mut by_twin = decoders.by_twin.lock();
     // Which messages are replays, and from which to learn, is decided here.
     let new = || Decoder::new(MeterKey(None)).with_repeats(true).with_learning(false);
     let decoder = by_twin.entry(sender.twin.clone()).or_insert_with(new);
     let mut intake =
         Intake { db: db.within(&sender.twin), decoder, naming: &decoders.naming, sender, receiver };
-    let mut taken = Taken::default();
+    let mut taken = FrameIntake::default();
     for each in items {
         let result = match each.item {
             Ok(frame) => intake.store_frame(&frame, &mut taken)?,
@@ -111,7 +111,7 @@ pub(crate) fn take_all(
     Ok(taken)
 }
 
-/// What all frames of an upload have in common.
+/// Properties that all frames of an upload have in common.
 struct Intake<'a> {
     db: TwinDb<'a>,
     decoder: &'a mut Decoder<MeterKey>,
@@ -143,22 +143,26 @@ struct Message {
 }
 
 impl Intake<'_> {
-    fn store_frame(&mut self, frame: &NewFrame, taken: &mut Taken) -> Result<FrameResult, Problem> {
+    fn store_frame(
+        &mut self,
+        frame: &NewFrame,
+        taken: &mut FrameIntake,
+    ) -> Result<FrameResult, Problem> {
         let received = match input::line(&frame.hex) {
             Ok(received) => received,
             Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
         };
-        let sighting = match Sighting::of(&received, None) {
+        let sighting = match Sighting::from_received(&received, None) {
             Ok(sighting) => sighting,
             Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
         };
-        let address = RadioAddress::of(&sighting.meter);
+        let address = RadioAddress::from_received(&sighting.meter);
         let short_address = address.short();
         let Some(meter) = frames::meter(self.db, &short_address)? else {
             let detail = format!("there is no meter {short_address} here");
             return Ok(failed(FrameStatus::UnknownMeter, detail));
         };
-        taken.heard.push(Heard {
+        taken.heard.push(FrameReceipt {
             meter: meter.id.clone(),
             address: address.to_string(),
             manufacturer: address.maker(),
@@ -403,7 +407,7 @@ fn identity(telegram: &Telegram) -> Option<Vec<u8>> {
 
 /// Version and medium of a frame's sender.
 fn model(heard: &MeterFrame<'_>) -> Option<(u8, u8)> {
-    RadioAddress::of(&heard.sighting.meter).model()
+    RadioAddress::from_received(&heard.sighting.meter).model()
 }
 
 /// A message's counter, or its clock if it has none.
@@ -417,14 +421,14 @@ fn sequence(telegram: &Telegram, at: Time) -> Sequence {
     Sequence { counter, clock }
 }
 
-/// What a register shows.
+/// Value of a register.
 struct Main {
     value: Amount,
     unit: Text<1, 16>,
     protection: Protection,
 }
 
-/// What the register shows, and in which unit: energy where the meter counts that, otherwise volume. Of records that are
+/// Value of the register, and its unit: energy where the meter counts that, otherwise volume. Of records that are
 /// protected as well as the message; others only if there is none.
 fn main_value(telegram: &Telegram, medium: Medium) -> Option<Main> {
     let quantities = match medium {

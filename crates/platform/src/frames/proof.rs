@@ -14,7 +14,7 @@ const FORMATS: usize = 8;
 const NEW_FORMAT: &str =
     "the meter has not sent such records before: it may have been altered; the next one counts";
 
-/// What is known of a meter's messages.
+/// State of a meter's messages.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct History {
     /// Version and medium of the registered address.
@@ -36,7 +36,7 @@ struct Format {
     is_new: bool,
 }
 
-/// What is known of a message besides its content.
+/// Properties of a message besides its content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circumstances {
     /// Whether its meter has a key.
@@ -151,7 +151,7 @@ impl History {
         !is_known
     }
 
-    /// What is known after a message, about which there is this doubt.
+    /// State after a message, about which there is this doubt.
     pub(crate) fn with(
         &self,
         telegram: &Telegram,

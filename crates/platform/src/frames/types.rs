@@ -27,7 +27,7 @@ pub(crate) struct NewFrame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FrameStatus {
-    /// Its reading is stored.
+    /// The reading is stored.
     Stored,
     /// It came before, from another receiver or in another upload.
     Duplicate,
@@ -60,14 +60,14 @@ pub(crate) struct FrameResult {
     pub(crate) meter: Option<Name>,
     /// The reading it became.
     pub(crate) reading: Option<Uuid>,
-    /// What is wrong with it.
+    /// The fault of the frame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
 }
 
 /// That a meter's frame was received, without its content.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Heard {
+pub(crate) struct FrameReceipt {
     pub(crate) meter: Name,
     pub(crate) address: String,
     pub(crate) manufacturer: String,

@@ -78,7 +78,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) 
                 if homes::exists(db, &id)? {
                     return Err(Problem::conflict("a home with this name exists"));
                 }
-                homes::put(db, &id, &new)?;
+                homes::upsert(db, &id, &new)?;
                 find(db, &id)
             });
             json(StatusCode::CREATED, &home.await?)
@@ -89,9 +89,9 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) 
         Import::Many(items) => {
             let results = member.write(&app, move |db| {
                 let name_of = |new: &NewHome| Ok(new.id.clone().unwrap_or_else(Name::random));
-                ImportResults::of(items, name_of, |id, new| {
+                ImportResults::store_each(items, name_of, |id, new| {
                     let was_known = homes::exists(db, id)?;
-                    homes::put(db, id, new)?;
+                    homes::upsert(db, id, new)?;
                     Ok(Imported::stored(id, was_known))
                 })
             });

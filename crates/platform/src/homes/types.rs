@@ -10,12 +10,12 @@ use crate::number::{Bounds, Place};
 use crate::text::{Line, Name, Note, Title};
 use crate::time::{SECOND_MS, Time};
 
-/// How long a sensor of which nothing is known may be quiet.
+/// Time for which a sensor of which nothing is known may be quiet.
 const USUAL_SILENCE_MS: i64 = 15 * 60 * SECOND_MS;
 /// The number of usual intervals without a measurement before a sensor counts as silent.
 const MISSED_BEFORE_SILENT: i64 = 3;
 
-/// How long a sensor may be quiet before something is wrong.
+/// Time for which a sensor may be quiet before something is wrong.
 pub(crate) fn silent_after_ms(expected_every_s: Option<u32>) -> i64 {
     let missed = |every: u32| i64::from(every) * SECOND_MS * MISSED_BEFORE_SILENT;
     expected_every_s.map_or(USUAL_SILENCE_MS, missed)
@@ -26,7 +26,7 @@ pub(crate) fn is_silent(last_at: Time, expected_every_s: Option<u32>, now: Time)
     now.ms_since(last_at) > silent_after_ms(expected_every_s)
 }
 
-/// What a sensor measured last.
+/// Last value of a sensor.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct LastValue {
     pub(crate) device: Name,
@@ -39,7 +39,7 @@ pub(crate) struct LastValue {
     pub(crate) stale: bool,
 }
 
-/// What is wrong in a home at worst.
+/// Worst fault in a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Worst {
@@ -74,15 +74,15 @@ pub(crate) struct Home {
     pub(crate) note: Option<String>,
     /// The gateway its sensors speak through.
     pub(crate) gateway: Option<Name>,
-    /// How many sensor units it has.
+    /// Number of its sensor units.
     pub(crate) devices: u64,
     /// Their last measurements, by device and quantity.
     pub(crate) values: Vec<LastValue>,
     /// The worst of its raised alerts.
     pub(crate) worst: Worst,
-    /// How many alerts are raised, acknowledged ones too.
+    /// Number of raised alerts, acknowledged ones too.
     pub(crate) alerts: u64,
-    /// Of the home without its values, for `If-Match`.
+    /// ETag of the home without its values, for `If-Match`.
     pub(crate) etag: String,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct HomeChange {
     pub(crate) gateway: Option<Option<Name>>,
 }
 
-/// Which homes.
+/// Filter of homes.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

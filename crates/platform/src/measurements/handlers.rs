@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::intake::{Taken, take as take_in};
+use super::intake::{MeasurementIntake, store_measurements as take_in};
 use super::message::{Contents, SensorMessage, parse};
 use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
 use crate::accounts::caller::Call;
@@ -50,12 +50,13 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<MeasurementUpload>
     if upload.items.len() > MAX_MEASUREMENTS {
         return Err(Problem::too_large(format!("at most {MAX_MEASUREMENTS} measurements at once")));
     }
-    let results = take(&app, member.twin, upload.items).await?;
+    let results = store_measurements(&app, member.twin, upload.items).await?;
     json(StatusCode::OK, &MeasurementResults { results })
 }
 
-/// Stores measurements and notifies subscribers. The writer is everybody's: with many rules, it has several transactions.
-async fn take(
+/// Stores measurements and notifies subscribers. The writer is everybody's: with many rules, it has several
+/// transactions.
+async fn store_measurements(
     app: &App,
     twin: Name,
     mut items: Vec<Each<NewMeasurement>>,
@@ -68,7 +69,7 @@ async fn take(
             let rest = part.split_off(evaluate::most_at_once(db)?.min(part.len()));
             Ok((take_in(db, &settings, part, Time::now())?, rest))
         });
-        let (Taken { results, values, notifications }, rest) = taken.await?;
+        let (MeasurementIntake { results, values, notifications }, rest) = taken.await?;
         app.counts.took(&results);
         for value in &values {
             let topic = format!("fulmar/{twin}/value/{}/{}", value.device, value.quantity);
@@ -122,13 +123,12 @@ pub(crate) async fn take_messages(
     take_part(app, part).await
 }
 
-/// Measurements of each twin.
 type ByTwin = BTreeMap<Name, Vec<Each<NewMeasurement>>>;
 
 async fn take_part(app: &App, part: ByTwin) -> Result<(), Problem> {
     for (twin, items) in part {
         let devices: Vec<Option<Name>> = items.iter().map(device).collect();
-        let results = take(app, twin.clone(), items).await?;
+        let results = store_measurements(app, twin.clone(), items).await?;
         for (result, device) in results.iter().zip(devices) {
             if let (MeasurementStatus::Rejected, Some(device)) = (result.status, device) {
                 static LOG: LogLimit = LogLimit::new();

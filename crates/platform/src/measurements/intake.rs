@@ -21,19 +21,19 @@ use crate::store::{Db, TwinDb};
 use crate::text::Name;
 use crate::time::Time;
 
-/// What came of measurements.
+/// Result of storing measurements.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct MeasurementIntake {
     /// Results, in the order of the request.
     pub(crate) results: Vec<MeasurementResult>,
     /// New last values, one a series.
     pub(crate) values: Vec<LiveValue>,
-    /// What became wrong or right by them.
+    /// Notifications of alerts that they raised or ended.
     pub(crate) notifications: Vec<AlertNotification>,
 }
 
 /// A series of which something came, and what is known of its device.
-pub(crate) struct Known {
+pub(crate) struct ChangedSeries {
     pub(crate) device: Name,
     pub(crate) quantity: Quantity,
     pub(crate) series: SeriesRow,
@@ -44,16 +44,16 @@ pub(crate) struct Known {
 #[derive(Default)]
 struct Register {
     by_name: HashMap<(Name, Quantity), usize>,
-    all: Vec<Known>,
-    /// How many sensors the twin has, counted when the first one is registered.
+    all: Vec<ChangedSeries>,
+    /// Number of the twin's sensors, counted when the first one is registered.
     sensors: Option<usize>,
-    /// How many series it has, and its sensors, counted when the first one is created.
+    /// Number of its series, and its sensors, counted when the first one is created.
     series: Option<usize>,
     quantities: HashMap<Name, usize>,
 }
 
 impl Register {
-    /// Which series a measurement belongs to, and its value in the series' unit.
+    /// Series of a measurement, and its value in the series' unit.
     fn place(&mut self, db: TwinDb<'_>, new: &NewMeasurement) -> Result<Placed, Problem> {
         let name = (new.device.clone(), new.quantity.clone());
         let at = match self.by_name.get(&name) {
@@ -80,7 +80,7 @@ impl Register {
         &mut self,
         db: TwinDb<'_>,
         new: &NewMeasurement,
-    ) -> Result<Result<Known, MeasurementResult>, Problem> {
+    ) -> Result<Result<ChangedSeries, MeasurementResult>, Problem> {
         let (device, quantity) = (new.device.clone(), new.quantity.clone());
         let found = measurements::find(db, &device, &quantity)?;
         // What was stored before does not bring back a sensor that was removed since.
@@ -112,7 +112,7 @@ impl Register {
                 measurements::add_series(db, &device, &quantity, first_unit)?
             }
         };
-        Ok(Ok(Known { device, quantity, series, unit }))
+        Ok(Ok(ChangedSeries { device, quantity, series, unit }))
     }
 
     /// Counts a new series of the device, unless there are too many. Those that exist are taken, however many they are.
@@ -181,12 +181,12 @@ fn in_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), String> {
 }
 
 /// Takes measurements of a twin, each with an outcome of its own.
-pub(crate) fn take(
+pub(crate) fn store_measurements(
     db: TwinDb<'_>,
     settings: &Monitoring,
     items: Vec<Each<NewMeasurement>>,
     now: Time,
-) -> Result<Taken, Problem> {
+) -> Result<MeasurementIntake, Problem> {
     let mut register = Register::default();
     let mut results = Vec::with_capacity(items.len());
     // What can be stored: which result it is, and which series.
@@ -218,7 +218,7 @@ pub(crate) fn take(
             new.entry(series).or_default().push((sample.at, sample.value));
         }
     }
-    let mut taken = Taken { results, ..Taken::default() };
+    let mut taken = MeasurementIntake { results, ..MeasurementIntake::default() };
     for (series, mut fresh) in new {
         fresh.sort_by_key(|(at, _)| *at);
         let known = &register.all[series];
@@ -231,7 +231,11 @@ pub(crate) fn take(
 }
 
 /// Remembers the newest of `fresh`, if it is newer than the last value.
-fn note_last(db: &Db, known: &Known, fresh: &[(Time, f64)]) -> Result<Option<LiveValue>, Problem> {
+fn note_last(
+    db: &Db,
+    known: &ChangedSeries,
+    fresh: &[(Time, f64)],
+) -> Result<Option<LiveValue>, Problem> {
     let Some(&(at, value)) = fresh.last() else { return Ok(None) };
     if known.series.last_at.is_some_and(|last_at| at < last_at) {
         return Ok(None);
@@ -281,7 +285,8 @@ mod tests {
 
     /// `devices` of a twin, with this many quantities each, and what comes of measurements of them.
     fn with_series(
-        (devices, quantities): (usize, usize),
+        devices: usize,
+        quantities: usize,
         measured: &'static [(&'static str, &'static str)],
     ) -> Vec<MeasurementResult> {
         let folder = tempfile::tempdir().unwrap();
@@ -302,7 +307,7 @@ mod tests {
             )?;
             let items = measured.iter().map(|(device, quantity)| item(device, quantity)).collect();
             let now = "2026-11-21T10:00:00Z".parse().unwrap();
-            take(db.within(&twin), &Monitoring::default(), items, now)
+            store_measurements(db.within(&twin), &Monitoring::default(), items, now)
         });
         taken.unwrap().results
     }
@@ -313,13 +318,13 @@ mod tests {
     fn a_sensor_with_too_many_quantities_gets_no_further_one() {
         let measured =
             &[("s1", "last"), ("s1", "more"), ("s1", "q1"), ("s1", "last"), ("s2", "more")];
-        let results = with_series((2, MAX_QUANTITIES - 1), measured);
+        let results = with_series(2, MAX_QUANTITIES - 1, measured);
         assert_eq!(statuses(&results), [Stored, Rejected, Stored, Duplicate, Stored]);
         let detail = results[1].detail.as_deref().unwrap();
         assert!(detail.starts_with("quantity: a sensor has at most 200 quantities"), "{detail}");
 
         // From the time when more were allowed.
-        let results = with_series((1, MAX_QUANTITIES + 50), &[("s1", "q250"), ("s1", "more")]);
+        let results = with_series(1, MAX_QUANTITIES + 50, &[("s1", "q250"), ("s1", "more")]);
         assert_eq!(statuses(&results), [Stored, Rejected]);
     }
 
@@ -327,7 +332,7 @@ mod tests {
     fn a_twin_with_too_many_quantities_gets_no_further_one() {
         let each = MAX_QUANTITIES - 1;
         let measured = &[("s1", "more"), ("new", "radon"), ("s1", "q1")];
-        let results = with_series((MAX_SERIES.div_ceil(each), each), measured);
+        let results = with_series(MAX_SERIES.div_ceil(each), each, measured);
         assert_eq!(statuses(&results), [Rejected, Rejected, Stored]);
         let detail = results[1].detail.as_deref().unwrap();
         assert!(
@@ -352,11 +357,11 @@ mod tests {
             let item = |device: &str| item(device, "radon");
             let items = ["last", "more", "s1", "last"].map(item).into();
             let now = "2026-11-21T10:00:00Z".parse().unwrap();
-            let full = take(db.within(&twin), &Monitoring::default(), items, now)?;
+            let full = store_measurements(db.within(&twin), &Monitoring::default(), items, now)?;
             // One that is removed makes room.
             removed::remove_sensor(db.within("t"), "s2", 1)?;
             let items = ["more", "s2"].map(item).into();
-            Ok((full, take(db.within(&twin), &Monitoring::default(), items, now)?))
+            Ok((full, store_measurements(db.within(&twin), &Monitoring::default(), items, now)?))
         });
         let (full, after) = taken.unwrap();
         let results = full.results;

@@ -25,7 +25,7 @@ const MAX_ITEMS: usize = 1000;
 pub struct SensorMessage {
     /// The topic, such as `fulmar/rural/sensor/attic/radon`.
     pub topic: String,
-    /// What was published.
+    /// Content of a publication.
     pub payload: Vec<u8>,
     /// User property `at`: when it was accepted, RFC 3339.
     pub at: Option<String>,
@@ -67,7 +67,7 @@ fn moment(json: &str) -> Result<Time, String> {
     is_time.then_some(Time(ms as i64)).ok_or_else(|| "at: expected a time since 1970".to_owned())
 }
 
-/// What a message says beside its payload.
+/// Properties of a message beside its payload.
 #[derive(Clone)]
 struct Envelope {
     device: Name,
@@ -118,10 +118,9 @@ fn too_many() -> String {
     format!("more than {MAX_ITEMS} measurements at once")
 }
 
-/// What a message contains.
+/// Contents of a message.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Contents {
-    /// Its measurements.
     pub(crate) measurements: Vec<NewMeasurement>,
     /// Why others cannot be used, with their names.
     pub(crate) unusable: Vec<String>,

@@ -12,7 +12,7 @@ use crate::time::Time;
 /// Maximum length of a quantity in letters.
 const MAX_QUANTITY: usize = 32;
 
-/// What is measured: a word such as `radon` or `co2`.
+/// Quantity that is measured: a word such as `radon` or `co2`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Quantity(String);
@@ -32,7 +32,7 @@ impl FromStr for Quantity {
 
 checked_text!(Quantity, "^[a-z0-9_]{1,32}$");
 
-/// What a sensor measured.
+/// Measurement of a sensor.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewMeasurement {

@@ -100,7 +100,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewMeter>>)
         }
         Import::Many(items) => {
             let results = member.write(&app, move |db| {
-                ImportResults::of(items, name_of, |id, new| import_one(db, id, new))
+                ImportResults::store_each(items, name_of, |id, new| import_one(db, id, new))
             });
             json(StatusCode::OK, &results.await?)
         }
@@ -134,14 +134,14 @@ fn add_one(db: TwinDb<'_>, new: &NewMeter) -> Result<Meter, Problem> {
         return Err(Problem::conflict("a meter with this name exists"));
     }
     let now = Time::now();
-    if meters::put(db, &id, new, now)? == Added::AddressTaken {
+    if meters::upsert(db, &id, new, now)? == Added::AddressTaken {
         return Err(Problem::conflict(ADDRESS_TAKEN));
     }
     find(db, &id, now)
 }
 
 fn import_one(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<Imported, Problem> {
-    Ok(match meters::put(db, id, new, Time::now())? {
+    Ok(match meters::upsert(db, id, new, Time::now())? {
         Added::AddressTaken => {
             Imported::rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN))
         }

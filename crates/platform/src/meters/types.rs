@@ -29,12 +29,11 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Its word.
             pub(crate) fn word(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
 
-            /// What the word stands for.
+            /// Value that the word stands for.
             pub(crate) fn from_word(word: &str) -> Option<Self> {
                 match word {
                     $($word => Some($name::$variant),)+
@@ -59,7 +58,7 @@ macro_rules! words {
 pub(crate) use words;
 
 words! {
-    /// What a meter measures.
+    /// Medium of a meter.
     Medium {
         /// Cold water.
         Water = "water",
@@ -79,7 +78,7 @@ words! {
 }
 
 words! {
-    /// How a reading was taken.
+    /// The way in which a reading was taken.
     Method {
         /// Somebody typed what the register showed.
         Manual = "manual",
@@ -91,7 +90,7 @@ words! {
 }
 
 words! {
-    /// What shows that a meter sent what came by radio.
+    /// Proof that a meter sent what came by radio.
     Protection {
         /// Nothing: anybody could have sent it.
         Unauthenticated = "unauthenticated",
@@ -125,7 +124,7 @@ words! {
 }
 
 impl Medium {
-    /// What its meters count in, unless they say otherwise.
+    /// Unit in which its meters count, unless they say otherwise.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Medium::Heat | Medium::Electricity => "kWh",
@@ -152,8 +151,8 @@ pub(crate) struct RadioAddress {
 const ADDRESS_PATTERN: &str = "^[A-Za-z]{3}-[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2})?$";
 
 impl RadioAddress {
-    /// What a received frame says.
-    pub(crate) fn of(address: &fulmar_wmbus::Address) -> RadioAddress {
+    /// Address of a received frame.
+    pub(crate) fn from_received(address: &fulmar_wmbus::Address) -> RadioAddress {
         let model = Some((address.version, address.medium.0));
         RadioAddress { maker: address.manufacturer, number: address.id, model }
     }
@@ -241,14 +240,14 @@ pub(crate) struct Expected {
     pub(crate) high: Amount,
 }
 
-/// What a meter showed last.
+/// Last reading of a meter.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct LastReading {
     pub(crate) value: f64,
     pub(crate) unit: String,
     pub(crate) at: Time,
     pub(crate) method: Method,
-    /// What shows that the meter sent it; null if it did not come by radio, or before the server recorded that.
+    /// Proof that the meter sent it; null if it did not come by radio, or before the server recorded that.
     pub(crate) protection: Option<Protection>,
 }
 
@@ -256,14 +255,14 @@ pub(crate) struct LastReading {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Meter {
     pub(crate) id: Name,
-    /// Its wireless M-Bus address, such as `KAM-12345678-16-1b`; null without a radio.
+    /// Wireless M-Bus address, such as `KAM-12345678-16-1b`; null without a radio.
     pub(crate) address: Option<String>,
     pub(crate) serial: Option<String>,
     pub(crate) manufacturer: Option<String>,
     pub(crate) medium: Medium,
     pub(crate) place: Option<Place>,
     pub(crate) street: Option<String>,
-    /// Its unit, such as `m3` or `kWh`.
+    /// Unit, such as `m3` or `kWh`.
     pub(crate) unit: String,
     /// Digits of its register before the decimal point.
     pub(crate) register_digits: u8,
@@ -304,7 +303,7 @@ impl Meter {
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewMeter {
-    /// Its name in addresses and topics; made from its radio address, or at random, if not given.
+    /// Name in addresses and topics; made from its radio address, or at random, if not given.
     pub(crate) id: Option<Name>,
     pub(crate) address: Option<RadioAddress>,
     pub(crate) serial: Option<Line>,
@@ -350,7 +349,7 @@ pub(crate) struct MeterChange {
     pub(crate) expected: Option<Option<Expected>>,
 }
 
-/// Which meters.
+/// Filter of meters.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -402,25 +401,25 @@ pub(crate) struct Exchange {
     pub(crate) withdrawn_at: Option<Time>,
 }
 
-/// How many digits registers have.
+/// Number of digits that registers have.
 pub(crate) const REGISTER_DIGITS: std::ops::RangeInclusive<u8> = 1..=12;
 /// Digits of most water meters' registers.
 pub(crate) const USUAL_DIGITS: u8 = 8;
 
-/// Where the next value is expected now, from use so far: from `first` to `last`, both a value and its
-/// time. Three times the use so far and a day's more is still plausible; of less than a day nothing
+/// Where the next value is expected now, from use so far: from `first` at `since` to `last` at
+/// `at`. Three times the use so far and a day's more is still plausible; of less than a day nothing
 /// follows. Counted to the end of the day, so that the answer is the same all day.
-pub(crate) fn expect(first: (f64, Time), last: (f64, Time), now: Time) -> Option<Expected> {
-    let known_ms = last.1.ms_since(first.1);
-    if known_ms < DAY_MS || last.0 < first.0 {
+pub(crate) fn expect(first: f64, since: Time, last: f64, at: Time, now: Time) -> Option<Expected> {
+    let known_ms = at.ms_since(since);
+    if known_ms < DAY_MS || last < first {
         return None;
     }
-    let per_day = (last.0 - first.0) / (known_ms as f64 / DAY_MS as f64);
+    let per_day = (last - first) / (known_ms as f64 / DAY_MS as f64);
     let end_of_day = (now.0.div_euclid(DAY_MS) + 1) * DAY_MS;
-    let days = ((end_of_day - last.1.0) as f64 / DAY_MS as f64).max(0.0) + 1.0;
-    let high = last.0 + (3.0 * per_day * days).max(1.0);
+    let days = ((end_of_day - at.0) as f64 / DAY_MS as f64).max(0.0) + 1.0;
+    let high = last + (3.0 * per_day * days).max(1.0);
     let rounded = |value: f64| Amount::new((value * 1000.0).round() / 1000.0);
-    Some(Expected { low: rounded(last.0)?, high: rounded(high)? })
+    Some(Expected { low: rounded(last)?, high: rounded(high)? })
 }
 
 #[cfg(test)]
@@ -448,9 +447,9 @@ mod tests {
     #[test]
     fn what_is_expected_follows_from_use() {
         let day = |n: i64| Time(n * DAY_MS);
-        let expected = expect((100.0, day(0)), (110.0, day(10)), day(20)).unwrap();
+        let expected = expect(100.0, day(0), 110.0, day(10), day(20)).unwrap();
         assert_eq!((*expected.low, *expected.high), (110.0, 110.0 + 3.0 * 12.0));
-        assert_eq!(expect((100.0, day(0)), (110.0, day(0)), day(20)), None, "too short a time");
-        assert_eq!(expect((100.0, day(0)), (10.0, day(9)), day(20)), None, "it was exchanged");
+        assert_eq!(expect(100.0, day(0), 110.0, day(0), day(20)), None, "too short a time");
+        assert_eq!(expect(100.0, day(0), 10.0, day(9), day(20)), None, "it was exchanged");
     }
 }

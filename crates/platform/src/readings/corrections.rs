@@ -24,11 +24,11 @@ use crate::store::{TwinDb, conflicts, corrections, meters, readings, work_lists}
 use crate::text::{Name, Text};
 use crate::time::Time;
 
-/// What is to change of a reading, and why.
+/// Change of a reading, and why.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Correction {
-    /// What the register showed.
+    /// Value of the register.
     value: Option<Amount>,
     /// When the reading was taken.
     at: Option<Time>,
@@ -173,7 +173,7 @@ fn end_conflicts(
     Ok(ended)
 }
 
-/// Which entries of the audit trail.
+/// Filter of the audit trail.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -210,7 +210,7 @@ pub(crate) async fn trail(
     conditions.json(&Page::of_rows(rows.await?, limit, |_, number| number.to_string()))
 }
 
-/// How a conflict ends.
+/// The end of a conflict.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Resolution {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::intake::{Sender, Taken, take_all};
+use super::intake::{ReadingIntake, Sender, take_all};
 use super::types::{MAX_READINGS, ReadingQuery};
 use super::{NewReading, Reading, ReadingResult};
 use crate::accounts::caller::{Call, Id, Member};
@@ -83,7 +83,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Upload>) -> Answer
     }
     let sender = sender(&member);
     let taken = member.write(&app, move |db| {
-        let Taken { results, stored, lists } = take_all(db, &sender, upload.items)?;
+        let ReadingIntake { results, stored, lists } = take_all(db, &sender, upload.items)?;
         Ok((results, stored_readings(db, stored)?, lists))
     });
     let (results, stored, lists) = taken.await?;
@@ -103,7 +103,6 @@ pub(crate) fn sender(member: &Member) -> Sender {
     }
 }
 
-/// The readings of these ids.
 pub(crate) fn stored_readings(db: TwinDb<'_>, ids: Vec<Uuid>) -> Result<Vec<Reading>, Problem> {
     ids.into_iter().map(|id| existing(db, id)).collect()
 }

@@ -16,7 +16,7 @@ use crate::store::{TwinDb, conflicts, meters, reports, work_lists};
 use crate::text::Name;
 use crate::time::{HOUR_MS, Time};
 
-/// How far clocks of devices may be ahead.
+/// Time by which clocks of devices may be ahead.
 const AHEAD_MS: i64 = HOUR_MS;
 /// Readings that are judged anew at an exchange: from the second on, new ones were compared with the first.
 const JUDGED: usize = 100;
@@ -33,18 +33,17 @@ pub(crate) struct Sender {
     pub(crate) now: Time,
 }
 
-/// What came of readings that were sent together.
+/// Result of storing readings that were sent together.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
-    /// Of each, in their order.
+pub(crate) struct ReadingIntake {
+    /// Result of each, in their order.
     pub(crate) results: Vec<ReadingResult>,
-    /// Those that are new.
     pub(crate) stored: Vec<Uuid>,
     /// Work lists that changed with them.
     pub(crate) lists: Vec<Uuid>,
 }
 
-/// What came of one reading.
+/// Result of storing one reading.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) status: Status,
@@ -64,8 +63,8 @@ pub(crate) fn take_all(
     db: TwinDb<'_>,
     sender: &Sender,
     items: Vec<Each<NewReading>>,
-) -> Result<Taken, Problem> {
-    let mut all = Taken::default();
+) -> Result<ReadingIntake, Problem> {
+    let mut all = ReadingIntake::default();
     for Each { id, item } in items {
         let taken = item.and_then(|new| Ok((accept_sent(db, sender, &new)?, new.id)));
         let (status, detail) = match taken {
@@ -254,8 +253,8 @@ pub(super) fn judge(
     // The person who corrects a reading says what the register showed.
     let expected = match before.as_ref().filter(|_| reading.original.is_none()) {
         None => None,
-        Some(before) => readings::rate_start(db, &meter.id, before)?.and_then(|first| {
-            expect(first, (before.last.value, before.last.at), reading.received_at)
+        Some(before) => readings::rate_start(db, &meter.id, before)?.and_then(|(first, since)| {
+            expect(first, since, before.last.value, before.last.at, reading.received_at)
         }),
     };
     let meter = Meter { last: before.map(|before| before.last), expected, ..meter.clone() };

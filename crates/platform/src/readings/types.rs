@@ -23,12 +23,12 @@ pub(crate) struct NewReading {
     pub(crate) meter: Name,
     /// When it was taken.
     pub(crate) at: Time,
-    /// What the register showed.
+    /// Value of the register.
     pub(crate) value: Amount,
     /// The meter's unit, unless given.
     pub(crate) unit: Option<Text<1, 16>>,
     pub(crate) method: Method,
-    /// Its photo, sent before or after.
+    /// Photo, sent before or after.
     pub(crate) photo: Option<Uuid>,
     /// Where it was taken.
     pub(crate) place: Option<Place>,
@@ -57,9 +57,9 @@ words! {
         Implausible = "implausible",
         /// Less than the meter showed before.
         Backwards = "backwards",
-        /// Its time was more than an hour ahead of the server's clock: it does not count until that is corrected.
+        /// The time was more than an hour ahead of the server's clock: it does not count until that is corrected.
         Future = "future",
-        /// Its meter is not on the work list it names.
+        /// The meter is not on the work list it names.
         NotOnList = "not_on_list",
         /// It came by radio, and another than the meter may have sent it: it does not count until somebody decides that.
         Unproven = "unproven",
@@ -69,7 +69,7 @@ words! {
 words! {
     /// A change of a stored reading.
     Action {
-        /// Its value or time was corrected.
+        /// The value or time was corrected.
         Corrected = "corrected",
         /// It was taken back: it no longer counts.
         Withdrawn = "withdrawn",
@@ -107,13 +107,13 @@ pub(crate) struct ReadingChange {
     pub(crate) meter: Name,
     #[serde(flatten)]
     pub(crate) change: Change,
-    /// What the reading was before.
+    /// The reading before.
     pub(crate) before: Original,
     /// The value afterwards.
     pub(crate) after: Original,
 }
 
-/// What shows that a reading by radio is its meter's.
+/// Proof that a reading by radio is its meter's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proof {
     /// `None` if it did not come by radio.
@@ -131,7 +131,7 @@ pub(crate) struct Reading {
     pub(crate) value: f64,
     pub(crate) unit: String,
     pub(crate) method: Method,
-    /// What shows that the meter sent it; null if it did not come by radio, or before the server recorded that.
+    /// Proof that the meter sent it; null if it did not come by radio, or before the server recorded that.
     pub(crate) protection: Option<Protection>,
     /// Why it is `unproven`.
     pub(crate) doubt: Option<String>,
@@ -151,13 +151,13 @@ pub(crate) struct Reading {
     pub(crate) flags: Vec<Flag>,
     /// The value sent, if it has been corrected.
     pub(crate) original: Option<Original>,
-    /// Its last change, if any.
+    /// Last change, if any.
     pub(crate) changed: Option<Change>,
     /// For If-Match.
     pub(crate) etag: String,
 }
 
-/// Which readings.
+/// Filter of readings.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -171,7 +171,7 @@ pub(crate) struct ReadingQuery {
     pub(crate) method: Option<Method>,
     /// Only readings in an unresolved conflict (true), or only the others (false).
     pub(crate) conflict: Option<bool>,
-    /// Which end comes first: `asc`, the oldest, unless given; `desc`, the newest.
+    /// Order: `asc`, the oldest, unless given; `desc`, the newest.
     pub(crate) order: Option<Order>,
     /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
@@ -180,7 +180,7 @@ pub(crate) struct ReadingQuery {
     pub(crate) cursor: Option<String>,
 }
 
-/// What became of something that was sent.
+/// Result of storing something that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Status {

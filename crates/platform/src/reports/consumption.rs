@@ -18,7 +18,7 @@ use crate::time::{DAY_MS, HOUR_MS, Time};
 /// Points of one answer at most: two months of hours, four years of days.
 pub(crate) const MAX_POINTS: usize = 1500;
 
-/// What time is cut into.
+/// Steps into which time is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Step {
@@ -35,14 +35,14 @@ pub(crate) enum Step {
 pub(crate) struct Point {
     /// When the step begins.
     pub(crate) at: Time,
-    /// What the register showed then; null where no reading is near enough.
+    /// Value of the register then; null where no reading is near enough.
     pub(crate) value: Option<f64>,
     /// The consumption in the step; null where it is unknown.
     pub(crate) consumption: Option<f64>,
 }
 
 impl Step {
-    /// How far apart two readings may be for a line between them: three steps, so that one or two that were
+    /// Greatest distance of two readings for a line between them: three steps, so that one or two that were
     /// missed leave no gap, while a month's readings do not pretend to know its days.
     pub(crate) fn reach_ms(self) -> i64 {
         3 * match self {
@@ -52,7 +52,7 @@ impl Step {
         }
     }
 
-    /// How far back is looked if nobody says.
+    /// Default length of the period that is examined.
     pub(crate) fn usual_ms(self) -> i64 {
         match self {
             Step::Hour => 3 * DAY_MS,

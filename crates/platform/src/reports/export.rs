@@ -56,7 +56,7 @@ const COLUMNS: [&str; 27] = [
     "protection",
 ];
 
-/// Which readings.
+/// Filter of readings.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -170,7 +170,7 @@ impl Parts {
 
 struct Part {
     rows: Vec<Row>,
-    /// What to begin behind for the next ones.
+    /// Key behind which the next ones begin.
     after: Option<(Time, i64)>,
     /// Whether the readings found were too long for a part of an answer.
     is_cut: bool,

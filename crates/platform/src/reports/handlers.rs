@@ -19,7 +19,7 @@ use crate::text::Name;
 use crate::time::Time;
 use crate::work_lists::types::WorkList;
 
-/// Of which time.
+/// Period of a report.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -70,7 +70,7 @@ pub(crate) async fn consumption(
     let zone = &app.settings.time_zone;
     let cuts = cuts(step, from, to, zone).ok_or_else(too_long)?;
     let name = zone.iana_name().unwrap_or("UTC").to_owned();
-    let read = member.read(&app, move |db| used(db, &id, (step, name), cuts));
+    let read = member.read(&app, move |db| used(db, &id, step, name, cuts));
     conditions.json(&read.await?)
 }
 
@@ -78,7 +78,8 @@ pub(crate) async fn consumption(
 fn used(
     db: TwinDb<'_>,
     id: &Name,
-    (step, time_zone): (Step, String),
+    step: Step,
+    time_zone: String,
     cuts: Vec<Time>,
 ) -> Result<Consumption, Problem> {
     let meter = meters::get(db, id, Time::now())?;
@@ -152,7 +153,7 @@ pub(crate) async fn progress(
     conditions.json(&ProgressReport { all, items, next })
 }
 
-/// Which missed meters.
+/// Filter of missed meters.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -179,7 +180,7 @@ pub(crate) async fn missed(
 ) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
-    let after = open_numbers(query.cursor.as_deref())?.unwrap_or((i64::MIN, i64::MIN));
+    let (seq, place) = open_numbers(query.cursor.as_deref())?.unwrap_or((i64::MIN, i64::MIN));
     let read = app.store.read(move |db| {
         let (twin, list) = (&member.twin, query.work_list);
         if let Some(list) = list
@@ -187,7 +188,7 @@ pub(crate) async fn missed(
         {
             return Err(Problem::missing("work list"));
         }
-        Ok(reports::missed(db.within(twin), list, after, limit + 1, Time::now())?)
+        Ok(reports::missed(db.within(twin), list, seq, place, limit + 1, Time::now())?)
     });
     let cursor = |_: &Missed, key: &(i64, i64)| format!("{} {}", key.0, key.1);
     conditions.json(&Page::of_rows(read.await?, limit, cursor))

@@ -8,7 +8,7 @@
 use super::Sample;
 use crate::time::{DAY_MS, HOUR_MS, Time};
 
-/// How long a meter must count without a pause. A day has a night, in which homes use nothing for an
+/// Time for which a meter must count without a pause. A day has a night, in which homes use nothing for an
 /// hour.
 pub(crate) const WINDOW_MS: i64 = DAY_MS;
 /// The shortest stretch that is looked at: a slow leak does not move the register every minute.

@@ -18,7 +18,7 @@ use crate::text::Name;
 use crate::time::Time;
 use crate::work_lists::types::{ListState, TaskState};
 
-/// What a register showed at a moment.
+/// Value of a register at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) at: Time,
@@ -40,7 +40,7 @@ pub(crate) struct MissedBy {
 pub(crate) struct Missed {
     pub(crate) meter: Meter,
     pub(crate) work_list: MissedBy,
-    /// Its state on the work list: open, or unreachable.
+    /// State on the work list: open, or unreachable.
     pub(crate) state: TaskState,
     pub(crate) note: Option<String>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Overall {
     pub(crate) work_lists: u64,
     /// Meters on them.
     pub(crate) total: u64,
-    /// Of these, read.
+    /// Number of these that were read.
     pub(crate) done: u64,
     pub(crate) unreachable: u64,
     pub(crate) open: u64,

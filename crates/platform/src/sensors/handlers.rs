@@ -19,7 +19,7 @@ use crate::time::Time;
 /// Longest interval of a sensor: 30 days.
 const MAX_EVERY_S: u32 = 30 * 24 * 3600;
 
-/// Which sensors.
+/// Filter of sensors.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -106,7 +106,7 @@ pub(crate) async fn put(
             }
             let moves = known.as_ref().is_some_and(|known| known.home != new.home);
             let notifications = if moves { evaluate::moved(db, &device, now)? } else { Vec::new() };
-            sensors::put(db, &device, &new)?;
+            sensors::upsert(db, &device, &new)?;
             Ok((known.is_some(), find(db, &device)?, notifications))
         })
         .await?;

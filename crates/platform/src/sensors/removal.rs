@@ -43,7 +43,7 @@ pub(crate) async fn remove(
     }
 }
 
-/// What a transaction has removed of a sensor.
+/// Progress of a transaction that removes a sensor.
 struct Part {
     quantities: Vec<Quantity>,
     notifications: Vec<AlertNotification>,

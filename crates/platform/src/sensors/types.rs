@@ -23,18 +23,18 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Sensor {
     pub(crate) device: Name,
-    /// Its home; null until it is assigned to one.
+    /// Home; null until it is assigned to one.
     pub(crate) home: Option<Name>,
     pub(crate) room: Option<String>,
     pub(crate) model: Option<String>,
-    /// Its measurements.
+    /// Measurements.
     pub(crate) quantities: Vec<Quantity>,
     /// When it measured last.
     pub(crate) last_at: Option<Time>,
     pub(crate) state: SensorState,
-    /// How often it measures, if that is known.
+    /// Interval of its measurements, if that is known.
     pub(crate) expected_every_s: Option<u32>,
-    /// Of what can be changed, for `If-Match`.
+    /// ETag of what can be changed, for `If-Match`.
     pub(crate) etag: String,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct NewSensor {
     pub(crate) home: Option<Name>,
     pub(crate) room: Option<Line>,
     pub(crate) model: Option<Line>,
-    /// How often it measures; it counts as silent after three times this, or after 15 minutes if null.
+    /// Interval of its measurements; it counts as silent after three times this, or after 15 minutes if null.
     #[schema(minimum = 1, maximum = 2592000)]
     pub(crate) expected_every_s: Option<u32>,
 }

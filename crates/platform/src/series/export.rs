@@ -10,7 +10,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::handlers::{Point, Step, range};
-use super::step::Kept;
+use super::step::RetentionStart;
 use crate::accounts::caller::{Call, Member};
 use crate::app::App;
 use crate::extract::Params;
@@ -52,7 +52,7 @@ const TABLE: Outline = Outline {
 /// A row, in the order of [`COLUMNS`].
 type Row = [Cell; COLUMNS.len()];
 
-/// Which measurements.
+/// Filter of measurements.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -74,19 +74,19 @@ struct Parts {
     app: App,
     /// Numbers of series still to be looked at, the first of which is under way.
     series: VecDeque<i64>,
-    /// Of the memory for answers: a client that does not take its export keeps them.
+    /// Permit of the memory for answers: a client that does not take its export keeps them.
     _room: Option<AnswerRoom>,
     from: Time,
     until: Time,
     /// Milliseconds; none for single measurements.
     step_ms: Option<i64>,
     /// Where the first series goes on.
-    place: Place,
+    place: ExportPosition,
 }
 
-/// How far a series has been looked at.
+/// Position up to which a series has been read.
 #[derive(Clone, Copy)]
-enum Place {
+enum ExportPosition {
     After(Option<RawKey>),
     From(Time),
 }
@@ -96,8 +96,10 @@ impl Parts {
         let (mut from, mut until) = range(query.from, query.to)?;
         let now = Time::now();
         let settings = &app.settings.monitoring;
-        let kept =
-            Kept { raw_since: settings.raw_since(now), hours_since: settings.hours_since(now) };
+        let kept = RetentionStart {
+            raw_since: settings.raw_since(now),
+            hours_since: settings.hours_since(now),
+        };
         let step_ms = match query.step {
             None | Some(Step::Raw) => None,
             Some(Step::Auto) => return Err(Problem::invalid("step", "expected raw or seconds")),
@@ -117,8 +119,12 @@ impl Parts {
         let mut series: VecDeque<i64> = found.await?.into();
         series.shrink_to_fit();
         let kept = series.capacity() * size_of::<i64>();
-        let room = app.settings.answers.keep(member.name(), kept)?;
-        let place = if step_ms.is_some() { Place::From(from) } else { Place::After(None) };
+        let room = app.settings.answers.reserve_stored(member.name(), kept)?;
+        let place = if step_ms.is_some() {
+            ExportPosition::From(from)
+        } else {
+            ExportPosition::After(None)
+        };
         Ok(Parts { app, series, _room: room, from, until, step_ms, place })
     }
 
@@ -134,13 +140,14 @@ impl Parts {
     async fn next(&mut self) -> Result<Vec<Row>, Problem> {
         while let Some(series) = self.series.front().copied() {
             let (from, until, place, step) = (self.from, self.until, self.place, self.step_ms);
-            let look = move |db: &Db| part(db, series, (from, until), place, step);
+            let look = move |db: &Db| part(db, series, from, until, place, step);
             let (rows, more) = self.app.store.read(look).await?;
             match more {
                 Some(place) => self.place = place,
                 None => {
                     self.series.pop_front();
-                    let begin = step.map_or(Place::After(None), |_| Place::From(from));
+                    let begin =
+                        step.map_or(ExportPosition::After(None), |_| ExportPosition::From(from));
                     self.place = begin;
                 }
             }
@@ -156,28 +163,30 @@ impl Parts {
 fn part(
     db: &Db,
     series: i64,
-    (from, until): (Time, Time),
-    place: Place,
+    from: Time,
+    until: Time,
+    place: ExportPosition,
     step_ms: Option<i64>,
-) -> Result<(Vec<Row>, Option<Place>), Problem> {
+) -> Result<(Vec<Row>, Option<ExportPosition>), Problem> {
     let Some(label) = measurements::label(db, series)? else { return Ok((Vec::new(), None)) };
     match (place, step_ms) {
-        (Place::From(begin), Some(step)) => {
+        (ExportPosition::From(begin), Some(step)) => {
             let end = begin.plus_ms(step.saturating_mul(PART as i64)).min(until);
             let found = measurements::stepped(db, series, begin, end, step)?;
-            let points: Vec<Point> = found.into_iter().map(Point::of).collect();
+            let points: Vec<Point> =
+                found.into_iter().map(|(at, sums)| Point::from_sums(at, sums)).collect();
             let rows = table::first_part(points.iter().map(|point| row(&label, *point)));
             let next = points.get(rows.len()).map_or(end, |point| point.at);
-            Ok((rows, (next < until).then_some(Place::From(next))))
+            Ok((rows, (next < until).then_some(ExportPosition::From(next))))
         }
         (place, _) => {
-            let after = if let Place::After(after) = place { after } else { None };
-            let found = measurements::raw_after(db, series, (from, until), after, PART)?;
-            let points = found.iter().map(|(at, value, _)| Point::one((*at, *value)));
+            let after = if let ExportPosition::After(after) = place { after } else { None };
+            let found = measurements::raw_after(db, series, from, until, after, PART)?;
+            let points = found.iter().map(|(at, value, _)| Point::from_value(*at, *value));
             let rows = table::first_part(points.map(|point| row(&label, point)));
             let is_end = rows.len() == found.len() && found.len() < PART;
             let last = found.get(..rows.len()).and_then(<[RawKey]>::last).filter(|_| !is_end);
-            Ok((rows, last.map(|last| Place::After(Some(*last)))))
+            Ok((rows, last.map(|last| ExportPosition::After(Some(*last)))))
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::step::{self, Kept, MAX_POINTS, MAX_STEP_S};
+use super::step::{self, MAX_POINTS, MAX_STEP_S, RetentionStart};
 use crate::accounts::caller::Call;
 use crate::extract::Params;
 use crate::measurements::Quantity;
@@ -20,7 +20,7 @@ use crate::time::{DAY_MS, SECOND_MS, Time};
 /// finer curves.
 const INTERVALS: usize = 20;
 
-/// Which series, and how.
+/// Series that is requested, and its form.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -36,7 +36,7 @@ pub(crate) struct SeriesQuery {
     step: Option<Step>,
 }
 
-/// How a series is shown.
+/// Form in which a series is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) enum Step {
     #[default]
@@ -72,7 +72,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    pub(crate) fn one((at, value): (Time, f64)) -> Point {
+    pub(crate) fn from_value(at: Time, value: f64) -> Point {
         Point { at, value: Some(value), min: Some(value), max: Some(value), count: 1 }
     }
 
@@ -80,7 +80,7 @@ impl Point {
         Point { at, value: None, min: None, max: None, count: 0 }
     }
 
-    pub(crate) fn of((at, sums): (Time, Sums)) -> Point {
+    pub(crate) fn from_sums(at: Time, sums: Sums) -> Point {
         let Sums { sum, low, high, count } = sums;
         let value = Some(sum / count as f64);
         Point { at, value, min: Some(low), max: Some(high), count }
@@ -122,14 +122,14 @@ pub(crate) async fn show(
     conditions: Conditions,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let range = range(query.from, query.to)?;
+    let (from, until) = range(query.from, query.to)?;
     let settings = app.settings.monitoring.clone();
     let series = member.read(&app, move |db| {
         let (device, quantity) = (query.device, query.quantity);
         let found = measurements::find(db, &device, &quantity)?;
         let found = found.ok_or_else(|| Problem::missing("series"))?;
         let step = query.step.unwrap_or_default();
-        let (step_ms, points) = points(&db, &settings, &found, range, step)?;
+        let (step_ms, points) = points(&db, &settings, &found, from, until, step)?;
         Ok(Series { device, quantity, unit: found.unit, step_s: step_ms / SECOND_MS, points })
     });
     conditions.json(&series.await?)
@@ -140,7 +140,8 @@ fn points(
     db: &Db,
     settings: &Monitoring,
     series: &SeriesRow,
-    (from, until): (Time, Time),
+    from: Time,
+    until: Time,
     step: Step,
 ) -> Result<(i64, Vec<Point>), Problem> {
     let too_many = || {
@@ -148,14 +149,20 @@ fn points(
         Problem::invalid("step", detail)
     };
     let now = Time::now();
-    let kept = Kept { raw_since: settings.raw_since(now), hours_since: settings.hours_since(now) };
+    let kept = RetentionStart {
+        raw_since: settings.raw_since(now),
+        hours_since: settings.hours_since(now),
+    };
     let step_ms = match step {
         Step::Raw => {
             let raw = measurements::raw(db, series.seq, from, until, MAX_POINTS + 1)?;
             if raw.len() > MAX_POINTS {
                 return Err(too_many());
             }
-            return Ok((0, raw.into_iter().map(Point::one).collect()));
+            return Ok((
+                0,
+                raw.into_iter().map(|(at, value)| Point::from_value(at, value)).collect(),
+            ));
         }
         Step::Seconds(seconds) => kept.coarsen(i64::from(seconds) * SECOND_MS, from),
         Step::Auto => {
@@ -183,7 +190,9 @@ fn with_gaps(
     steps
         .map(|step| {
             let at = Time(step * step_ms);
-            found.next_if(|(found, _)| *found == at).map_or(Point::gap(at), Point::of)
+            found
+                .next_if(|(found, _)| *found == at)
+                .map_or(Point::gap(at), |(at, sums)| Point::from_sums(at, sums))
         })
         .collect()
 }

@@ -44,12 +44,12 @@ const STEPS_S: [i64; 26] = [
 
 /// Since when what is kept, in ever coarser forms.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RetentionStart {
     pub(crate) raw_since: Time,
     pub(crate) hours_since: Time,
 }
 
-impl Kept {
+impl RetentionStart {
     /// The step made coarse enough for what is kept since `from`.
     pub(crate) fn coarsen(self, step_ms: i64, from: Time) -> i64 {
         let least = if from < self.hours_since {
@@ -64,7 +64,12 @@ impl Kept {
 }
 
 /// The step for that range, in milliseconds, of a sensor that usually measures every `interval_ms`.
-pub(crate) fn automatic(from: Time, until: Time, interval_ms: Option<i64>, kept: Kept) -> i64 {
+pub(crate) fn automatic(
+    from: Time,
+    until: Time,
+    interval_ms: Option<i64>,
+    kept: RetentionStart,
+) -> i64 {
     let range = until.ms_since(from);
     // Twice the interval, because sensors are not punctual.
     let least = interval_ms.unwrap_or(0).saturating_mul(2).max(range / GOOD_POINTS);
@@ -87,7 +92,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: Kept = Kept { raw_since: Time(0), hours_since: Time(0) };
+    const ALL: RetentionStart = RetentionStart { raw_since: Time(0), hours_since: Time(0) };
 
     #[test]
     fn the_automatic_step_fits_range_and_sensor() {
@@ -96,9 +101,9 @@ mod tests {
         };
         assert_eq!([hour(1), hour(10), hour(60), hour(600)], [10, 30, 120, 1800]);
         assert_eq!(automatic(Time(0), Time(365 * DAY_MS), Some(10_000), ALL), 86_400_000);
-        let young = Kept { raw_since: Time(DAY_MS), hours_since: Time(0) };
+        let young = RetentionStart { raw_since: Time(DAY_MS), hours_since: Time(0) };
         assert_eq!(automatic(Time(0), Time(HOUR_MS), Some(10_000), young), HOUR_MS);
-        let old = Kept { raw_since: Time(DAY_MS), hours_since: Time(HOUR_MS) };
+        let old = RetentionStart { raw_since: Time(DAY_MS), hours_since: Time(HOUR_MS) };
         assert_eq!(automatic(Time(0), Time(HOUR_MS), Some(10_000), old), DAY_MS);
     }
 

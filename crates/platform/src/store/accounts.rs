@@ -40,7 +40,7 @@ from_row! {
     CredentialRow { id, account, digest, created_at, expires_at }
 }
 
-pub(crate) fn all(db: &Db) -> Result<Vec<AccountRow>> {
+pub(crate) fn read_all(db: &Db) -> Result<Vec<AccountRow>> {
     db.list("SELECT name, display_name, server_admin FROM account", ())
 }
 

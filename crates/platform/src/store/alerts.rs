@@ -35,7 +35,7 @@ pub(crate) fn rules(db: TwinDb<'_>, after: &str, limit: usize) -> Result<Vec<Rul
     db.list(&sql, params![db.twin, after, limit])
 }
 
-/// How many rules the twin has.
+/// Number of rules that the twin has.
 pub(crate) fn count_rules(db: TwinDb<'_>) -> Result<usize> {
     db.get("SELECT count(*) FROM alert_rule WHERE twin = ?1", [db.twin])
 }
@@ -71,7 +71,7 @@ pub(crate) fn put_rule(db: TwinDb<'_>, rule: &Rule) -> Result<()> {
         ("source", &rule.source),
         ("enabled", &rule.enabled),
     ];
-    filter::put(db, "alert_rule", &columns, "")?;
+    filter::upsert(db, "alert_rule", &columns, "")?;
     let sql = "DELETE FROM alert_state WHERE twin = ?1 AND rule = ?2";
     db.execute(sql, params![db.twin, rule.id]).map(drop)
 }
@@ -176,13 +176,11 @@ pub(crate) fn raised(
     db.find(&sql, params![db.twin, device, rule, quantity])
 }
 
-/// The raised alerts of a rule.
 pub(crate) fn raised_by(db: TwinDb<'_>, rule: &str) -> Result<Vec<Alert>> {
     let sql = format!("SELECT {ALERT} WHERE a.twin = ?1 AND a.rule = ?2 AND a.cleared_at IS NULL");
     db.list(&sql, [db.twin, rule])
 }
 
-/// The raised alerts about a device.
 pub(crate) fn raised_about(db: TwinDb<'_>, device: &str) -> Result<Vec<Alert>> {
     let sql =
         format!("SELECT {ALERT} WHERE a.twin = ?1 AND a.device = ?2 AND a.cleared_at IS NULL");
@@ -199,8 +197,8 @@ pub(crate) fn forget_machines(db: TwinDb<'_>, device: &str) -> Result<()> {
     .map(drop)
 }
 
-/// How many of a rule's alerts about a device are examined for one that overlaps a period. Its alerts hardly ever overlap
-/// one another, only where the rule was changed.
+/// Number of a rule's alerts about a device that are examined for one that overlaps a period. Its alerts hardly ever
+/// overlap one another, only where the rule was changed.
 const EXAMINED: usize = 16;
 
 /// The same rule's alerts are in order of time in their index: only the last ones that began by `?6` can still have been

@@ -57,7 +57,7 @@ pub(crate) fn owners(db: &Db) -> Result<Vec<(Name, Name, Option<Name>)>> {
     })
 }
 
-pub(crate) fn put(
+pub(crate) fn upsert(
     db: TwinDb<'_>,
     device: &Name,
     new: &NewDevice,
@@ -113,7 +113,8 @@ pub(crate) fn set_command(
     db: TwinDb<'_>,
     device: &str,
     id: Uuid,
-    (state, detail): (CommandState, Option<&str>),
+    state: CommandState,
+    detail: Option<&str>,
     now: Time,
 ) -> Result<bool> {
     let changed = db.execute(
@@ -201,7 +202,7 @@ mod tests {
             let account = AccountRow { name, display_name, server_admin: false };
             accounts::add(db, &account, "hash", now)?;
             let new = serde_json::from_str(r#"{"kind": "van"}"#).unwrap();
-            put(db.within("t"), &van, &new, &account.name, now)?;
+            upsert(db.within("t"), &van, &new, &account.name, now)?;
             let mut kept = Vec::new();
             for items in [items(0..8, |_| 7), items(8..10, |_| 7), items(10..13, |n| n as i64)] {
                 add_telemetry(db.within("t"), "van", &items, now, MOST)?;

@@ -116,7 +116,7 @@ pub(super) fn insert(db: TwinDb<'_>, table: &str, columns: &[Column<'_>]) -> Res
 
 /// Inserts a row of the twin with the revision 1; if one has the same first column, sets its other columns and what
 /// `besides` says, and increments its revision.
-pub(super) fn put(
+pub(super) fn upsert(
     db: TwinDb<'_>,
     table: &str,
     columns: &[Column<'_>],

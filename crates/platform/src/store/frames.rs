@@ -16,7 +16,7 @@ pub(crate) struct RadioMeter {
     pub(crate) id: Name,
     pub(crate) medium: Medium,
     pub(crate) key: Option<Vec<u8>>,
-    /// What is known of its messages.
+    /// State of its messages.
     pub(crate) history: History,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn seen(
     db.find(sql, params![db.twin, short_address, one, other])
 }
 
-/// What a message says of its place among the meter's.
+/// Position that a message claims among the meter's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sequence {
     /// A counter that never decreases.

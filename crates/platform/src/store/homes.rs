@@ -89,7 +89,7 @@ pub(crate) fn list(
 }
 
 /// Creates or replaces a home.
-pub(crate) fn put(db: TwinDb<'_>, id: &Name, new: &NewHome) -> Result<()> {
+pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewHome) -> Result<()> {
     let (lat, lon) = Place::columns(new.place);
     let columns: [Column<'_>; 7] = [
         ("id", id),
@@ -100,7 +100,7 @@ pub(crate) fn put(db: TwinDb<'_>, id: &Name, new: &NewHome) -> Result<()> {
         ("note", &new.note),
         ("gateway", &new.gateway),
     ];
-    filter::put(db, "home", &columns, "")
+    filter::upsert(db, "home", &columns, "")
 }
 
 /// Changes an existing home.
@@ -126,7 +126,6 @@ pub(crate) fn remove(db: TwinDb<'_>, id: &str) -> Result<()> {
     db.execute("DELETE FROM home WHERE twin = ?1 AND id = ?2", [db.twin, id]).map(drop)
 }
 
-/// The devices of a home.
 pub(crate) fn devices(db: TwinDb<'_>, home: &str) -> Result<Vec<Name>> {
     db.list("SELECT device FROM sensor WHERE twin = ?1 AND home = ?2", [db.twin, home])
 }

@@ -37,7 +37,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    fn of(value: f64) -> Sums {
+    fn from_value(value: f64) -> Sums {
         Sums { sum: value, low: value, high: value, count: 1 }
     }
 
@@ -78,13 +78,13 @@ pub(crate) fn add_series(
     Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
 }
 
-/// How many series a device has.
+/// Number of series that a device has.
 pub(crate) fn count_quantities(db: TwinDb<'_>, device: &str) -> Result<usize> {
     let sql = "SELECT count(*) FROM series WHERE twin = ?1 AND device = ?2";
     db.get(sql, [db.twin, device])
 }
 
-/// How many series the twin has.
+/// Number of series that the twin has.
 pub(crate) fn count_series(db: TwinDb<'_>) -> Result<usize> {
     let sql = "SELECT count(*) FROM series WHERE twin = ?1";
     db.get(sql, [db.twin])
@@ -120,7 +120,7 @@ pub(crate) fn insert(db: TwinDb<'_>, samples: &[Sample], now: Time) -> Result<Ve
             for (sums, length_ms) in [(&mut hours, HOUR_MS), (&mut days, DAY_MS)] {
                 let begins = sample.at.0.div_euclid(length_ms) * length_ms;
                 let sums = sums.entry((sample.series, begins));
-                let value = Sums::of(sample.value);
+                let value = Sums::from_value(sample.value);
                 sums.and_modify(|sums| sums.add(value)).or_insert(value);
             }
         }
@@ -231,7 +231,8 @@ pub(crate) type RawKey = (Time, f64, i64);
 pub(crate) fn raw_after(
     db: &Db,
     series: i64,
-    (from, until): (Time, Time),
+    from: Time,
+    until: Time,
     after: Option<RawKey>,
     limit: usize,
 ) -> Result<Vec<RawKey>> {

@@ -78,7 +78,7 @@ proptest! {
         for (step, found) in [(HOUR_MS, hours), (DAY_MS, days)] {
             let mut sums: BTreeMap<i64, Sums> = BTreeMap::new();
             for (at, value) in &expected {
-                let value = Sums::of(f64::from(*value));
+                let value = Sums::from_value(f64::from(*value));
                 sums.entry(at / step * step).and_modify(|sums| sums.add(value)).or_insert(value);
             }
             let expected: Vec<(Time, Sums)> =

@@ -41,7 +41,9 @@ pub(super) fn meter(row: &mut Row<'_>, now: Time) -> Result<Meter> {
     let (first, shown): (Option<(f64, Time)>, _) = row.read()?;
     let expected = match given {
         Some((low, high)) => Some(Expected { low, high }),
-        None => first.zip(shown).and_then(|(first, last)| expect(first, last, now)),
+        None => first
+            .zip(shown)
+            .and_then(|((first, since), (last, at))| expect(first, since, last, at, now)),
     };
     let (method, protection): (Option<_>, _) = row.read()?;
     let last = shown.zip(method).map(|((value, at), method)| {
@@ -131,7 +133,7 @@ const FORGET_OTHER: &str =
                         THEN meter.radio_after ELSE (SELECT max(r.seq) FROM reading r) END,";
 
 /// Adds a meter, or replaces the one of this name.
-pub(crate) fn put(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Result<Added> {
+pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Result<Added> {
     let short_address = new.address.as_ref().map(RadioAddress::short);
     if let Some(address) = &short_address
         && by_radio_address(db, address)?.is_some_and(|other| other != *id)
@@ -163,7 +165,7 @@ pub(crate) fn put(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Resul
         ("expected_high", &new.expected.map(|expected| expected.high)),
         ("changed_at", &now),
     ];
-    filter::put(db, "meter", &columns, FORGET_OTHER)?;
+    filter::upsert(db, "meter", &columns, FORGET_OTHER)?;
     Ok(if created { Added::Created } else { Added::Updated })
 }
 

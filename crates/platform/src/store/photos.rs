@@ -20,8 +20,11 @@ pub(crate) fn described(db: TwinDb<'_>, id: &str) -> Result<Option<(String, u64,
 /// At most this many bytes of a photo that was stored then, from an offset.
 pub(crate) fn part(
     db: &Db,
-    (twin, id, received_at): (&str, &str, Time),
-    (offset, most): (u64, usize),
+    twin: &str,
+    id: &str,
+    received_at: Time,
+    offset: u64,
+    most: usize,
 ) -> Result<Option<Vec<u8>>> {
     let values = params![twin, id, received_at, offset as i64 + 1, most as i64];
     db.find(
@@ -38,8 +41,10 @@ pub(crate) fn totals(db: &Db) -> Result<Vec<(String, String, u64, u64)>> {
 
 pub(crate) fn add(
     db: &Db,
-    (twin, id): (&str, &str),
-    (kind, bytes): (&str, &[u8]),
+    twin: &str,
+    id: &str,
+    kind: &str,
+    bytes: &[u8],
     account: &str,
     now: Time,
 ) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::problem::Problem;
 
 /// Concurrent reads; more would compete for the same disk and cores.
 const MAX_READS: usize = 4;
-/// How long a read waits for a connection.
+/// Longest wait of a read for a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -39,10 +39,10 @@ impl Readers {
             return Err(Problem::unavailable("the server is busy"));
         };
         let readers = Arc::clone(self);
-        blocking::run(turn, move || readers.look(look)).await?
+        blocking::run(turn, move || readers.query(look)).await?
     }
 
-    fn look<T>(&self, look: impl FnOnce(&Db) -> Result<T, Problem>) -> Result<T, Problem> {
+    fn query<T>(&self, look: impl FnOnce(&Db) -> Result<T, Problem>) -> Result<T, Problem> {
         let idle = self.idle.lock().pop();
         let db = idle.map_or_else(|| self.source.open_to_read(), Ok)?;
         db.begin(Begin::Read)?;

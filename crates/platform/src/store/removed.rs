@@ -12,7 +12,7 @@ use crate::time::Time;
 
 /// Rows deleted at once, as in `retention`.
 pub(crate) const PART: usize = 5000;
-/// What a series costs besides, in rows: statements, and the announcement that it has no value any more.
+/// Cost of a series besides, in rows: statements, and the announcement that it has no value any more.
 const ROWS_PER_SERIES: usize = 10;
 
 /// After all measurements.

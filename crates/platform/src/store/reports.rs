@@ -117,12 +117,13 @@ pub(crate) fn leaks(
     })
 }
 
-/// Up to `limit` missed meters, of one list or of all, after the key `after`, each with its key: the list's number and the
-/// place in it.
+/// Up to `limit` missed meters, of one list or of all, after the key of a list's number and a place in it, each with
+/// its key.
 pub(crate) fn missed(
     db: TwinDb<'_>,
     list: Option<Uuid>,
-    after: (i64, i64),
+    seq: i64,
+    place: i64,
     limit: usize,
     now: Time,
 ) -> Result<Vec<(Missed, (i64, i64))>> {
@@ -135,7 +136,7 @@ pub(crate) fn missed(
         meters::COLUMNS,
         meters::MISSED
     );
-    db.list_with(&sql, params![now, db.twin, list, after.0, after.1, limit], |row| {
+    db.list_with(&sql, params![now, db.twin, list, seq, place, limit], |row| {
         let meter = meters::meter(row, now)?;
         let (work_list, state, note, key) = row.read()?;
         Ok((Missed { meter, work_list, state, note }, key))

@@ -11,7 +11,7 @@ use crate::time::{DAY_MS, Time};
 
 /// Rows forgotten at once: some milliseconds of the writer's time.
 const PART: usize = 5000;
-/// What a series costs besides, in rows.
+/// Cost of a series besides, in rows.
 const ROWS_PER_SERIES: usize = 10;
 /// Series looked at at once.
 const SERIES_AT_ONCE: usize = 2000;

@@ -47,7 +47,7 @@ pub(crate) fn list(
 }
 
 /// Registers a sensor, or updates it.
-pub(crate) fn put(db: TwinDb<'_>, device: &Name, new: &NewSensor) -> Result<()> {
+pub(crate) fn upsert(db: TwinDb<'_>, device: &Name, new: &NewSensor) -> Result<()> {
     let columns: [Column<'_>; 5] = [
         ("device", device),
         ("home", &new.home),
@@ -55,10 +55,10 @@ pub(crate) fn put(db: TwinDb<'_>, device: &Name, new: &NewSensor) -> Result<()> 
         ("model", &new.model),
         ("expected_every_s", &new.expected_every_s),
     ];
-    filter::put(db, "sensor", &columns, "")
+    filter::upsert(db, "sensor", &columns, "")
 }
 
-/// What else is known of a device that measured.
+/// Data about a device that measured, besides its values.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) home: Option<Name>,
@@ -82,7 +82,7 @@ pub(crate) fn register(db: TwinDb<'_>, device: &Name) -> Result<Unit> {
     Ok(Unit { home: None, expected_every_s: None })
 }
 
-/// How many sensors the twin has.
+/// Number of sensors that the twin has.
 pub(crate) fn count(db: TwinDb<'_>) -> Result<usize> {
     db.get("SELECT count(*) FROM sensor WHERE twin = ?1", [db.twin])
 }

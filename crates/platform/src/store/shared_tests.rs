@@ -65,7 +65,7 @@ fn add(name: &'static str) -> impl FnOnce(&Db) -> Result<(), Problem> {
 fn names(folder: &Path) -> Vec<String> {
     let db = Source::File(folder.join(DATABASE_FILE)).open_to_read().unwrap();
     let mut names: Vec<_> =
-        accounts::all(&db).unwrap().into_iter().map(|row| row.name.to_string()).collect();
+        accounts::read_all(&db).unwrap().into_iter().map(|row| row.name.to_string()).collect();
     names.sort();
     names
 }
@@ -85,7 +85,7 @@ fn followed(folder: &Path, log: &Log) -> Rows {
 
 fn all(copy: &Copy) -> Rows {
     let mut rows = Rows::new();
-    copy.each(&mut |key, value| {
+    copy.for_each_row(&mut |key, value| {
         rows.push((key.to_vec(), value.to_vec()));
         Ok(())
     })

@@ -20,7 +20,7 @@ const MAX_WAITING: usize = 1024;
 const MAX_GROUP: usize = 256;
 /// The same where they are shared: each may be a photo, and all of them are one change of the cluster's log.
 const MAX_SHARED_GROUP: usize = 32;
-/// How often it is looked whether another process, such as `fulmar user add`, has changed something.
+/// Interval of checks whether another process, such as `fulmar user add`, has changed something.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 type Foreign = Box<dyn Fn(&Db) + Send>;
@@ -49,11 +49,11 @@ impl Job {
 }
 
 pub(super) struct Writer {
-    jobs: Mutex<Option<SyncSender<Work>>>,
+    jobs: Mutex<Option<SyncSender<WriterTask>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-enum Work {
+enum WriterTask {
     Change(Job),
     OnForeignChange(Foreign),
 }
@@ -77,7 +77,7 @@ impl Writer {
         let Some(jobs) = jobs.as_ref() else {
             return Err(Problem::unavailable("the server is stopping"));
         };
-        jobs.try_send(Work::Change(job)).map_err(|error| match error {
+        jobs.try_send(WriterTask::Change(job)).map_err(|error| match error {
             TrySendError::Full(_) => Problem::unavailable("the server is busy; nothing was stored"),
             TrySendError::Disconnected(_) => Problem::unavailable("the server's storage failed"),
         })
@@ -86,7 +86,7 @@ impl Writer {
     pub(super) fn on_foreign_change(&self, changed: Foreign) {
         if let Some(jobs) = &*self.jobs.lock() {
             // Fails only when the thread has ended, and then nothing changes any more.
-            drop(jobs.send(Work::OnForeignChange(changed)));
+            drop(jobs.send(WriterTask::OnForeignChange(changed)));
         }
     }
 
@@ -106,26 +106,26 @@ impl Drop for Writer {
     }
 }
 
-fn run(db: &Db, mirror: Option<&Mirror>, waiting: &Receiver<Work>) {
+fn run(db: &Db, mirror: Option<&Mirror>, waiting: &Receiver<WriterTask>) {
     let max_group = if mirror.is_some() { MAX_SHARED_GROUP } else { MAX_GROUP };
     let mut foreign: Option<Foreign> = None;
     let mut version = db.foreign_changes().ok();
     loop {
         let mut jobs = Vec::new();
         match waiting.recv_timeout(LOOK_EVERY) {
-            Ok(Work::Change(job)) => jobs.push(job),
-            Ok(Work::OnForeignChange(changed)) => foreign = Some(changed),
+            Ok(WriterTask::Change(job)) => jobs.push(job),
+            Ok(WriterTask::OnForeignChange(changed)) => foreign = Some(changed),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
         while jobs.len() < max_group {
             match waiting.try_recv() {
-                Ok(Work::Change(job)) => jobs.push(job),
-                Ok(Work::OnForeignChange(changed)) => foreign = Some(changed),
+                Ok(WriterTask::Change(job)) => jobs.push(job),
+                Ok(WriterTask::OnForeignChange(changed)) => foreign = Some(changed),
                 Err(_) => break,
             }
         }
-        if !jobs.is_empty() && !commit((db, mirror), jobs) {
+        if !jobs.is_empty() && !commit(db, mirror, jobs) {
             // What is kept in memory may have been loaded from what was not stored after all.
             version = None;
         }
@@ -141,10 +141,10 @@ fn run(db: &Db, mirror: Option<&Mirror>, waiting: &Receiver<Work>) {
 }
 
 /// Whether it was stored.
-fn commit((db, mirror): (&Db, Option<&Mirror>), jobs: Vec<Job>) -> bool {
+fn commit(db: &Db, mirror: Option<&Mirror>, jobs: Vec<Job>) -> bool {
     let mut told: Vec<(Tell, Option<Problem>)> = Vec::with_capacity(jobs.len());
     let mut jobs = jobs.into_iter();
-    let failure = group((db, mirror), &mut jobs, &mut told).err().map(Problem::from);
+    let failure = group(db, mirror, &mut jobs, &mut told).err().map(Problem::from);
     if failure.is_some()
         && let Err(error) = db.roll_back()
     {
@@ -162,7 +162,8 @@ fn commit((db, mirror): (&Db, Option<&Mirror>), jobs: Vec<Job>) -> bool {
 }
 
 fn group(
-    (db, mirror): (&Db, Option<&Mirror>),
+    db: &Db,
+    mirror: Option<&Mirror>,
     jobs: &mut std::vec::IntoIter<Job>,
     told: &mut Vec<(Tell, Option<Problem>)>,
 ) -> sql::Result<()> {
@@ -178,7 +179,7 @@ fn group(
         told.push((tell, spoilt.then(|| internal(&"storage: a failure was ignored"))));
         match (good && !spoilt, alone) {
             (true, true) => {}
-            (true, false) => db.keep()?,
+            (true, false) => db.release_mark()?,
             (false, true) => return db.roll_back(),
             (false, false) => db.go_back()?,
         }

@@ -18,7 +18,7 @@ const MAX_XLSX_ROWS: usize = 50_000;
 const MAX_XLSX_TEXT_BYTES: usize = 32 << 20;
 /// Excel files that are made at once.
 static XLSX_TURNS: Semaphore = Semaphore::const_new(2);
-/// How long one waits for its turn.
+/// Longest wait for a turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The file, if it is not too long.
@@ -88,7 +88,7 @@ fn sheet<R: AsRef<[Cell]>>(
     sheet.set_freeze_panes(1, 0)?;
     for (at, row) in (1..).zip(rows) {
         for (column, cell) in (0..).zip(row.as_ref()) {
-            write(cell, sheet, (at, column), &moment)?;
+            write(cell, sheet, at, column, &moment)?;
         }
     }
     book.save_to_buffer()
@@ -97,7 +97,8 @@ fn sheet<R: AsRef<[Cell]>>(
 fn write(
     cell: &Cell,
     sheet: &mut Worksheet,
-    (row, column): (u32, u16),
+    row: u32,
+    column: u16,
     moment: &Format,
 ) -> Result<(), XlsxError> {
     match cell {

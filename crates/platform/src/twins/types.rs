@@ -30,7 +30,7 @@ const RESERVED: [&str; 16] = [
 ];
 
 words! {
-    /// What a twin is about.
+    /// Subject of a twin.
     TwinKind {
         /// A utility's meters.
         Meters = "meters",
@@ -47,11 +47,11 @@ pub(crate) struct Twin {
     pub(crate) kind: TwinKind,
     /// The centre of a new map: the configured place, or the middle of its meters or homes.
     pub(crate) centre: Option<Place>,
-    /// How many meters it has.
+    /// Number of its meters.
     pub(crate) meters: u64,
-    /// How many work lists it has.
+    /// Number of its work lists.
     pub(crate) work_lists: u64,
-    /// How many homes it has.
+    /// Number of its homes.
     pub(crate) homes: u64,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Twin {
 pub(crate) struct NewTwin {
     pub(super) id: Name,
     pub(super) name: Title,
-    /// Its subject; the default is meters.
+    /// Subject; the default is meters.
     pub(super) kind: Option<TwinKind>,
     pub(super) centre: Option<Place>,
 }

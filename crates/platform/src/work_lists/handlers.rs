@@ -14,7 +14,7 @@ use crate::extract::{Params, Unread};
 use crate::paging;
 use crate::problem::Problem;
 use crate::readings::handlers::{sender, stored_readings};
-use crate::readings::intake::{Taken, take_all};
+use crate::readings::intake::{ReadingIntake, take_all};
 use crate::readings::types::MAX_READINGS;
 use crate::readings::{Reading, ReadingResult};
 use crate::respond::{Answer, Conditions, Page, json, open_number};
@@ -57,7 +57,7 @@ fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList, Problem> {
     }
 }
 
-/// How much of a work list.
+/// Extent in which a work list is shown.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -187,7 +187,7 @@ fn apply(
             return Err(Problem::invalid(format!("tasks[{at}].meter"), detail));
         }
     }
-    let Taken { results, stored, .. } = take_all(db, &sender(member), readings)?;
+    let ReadingIntake { results, stored, .. } = take_all(db, &sender(member), readings)?;
     work_lists::change(db, list, &change)?;
     let work_list = work_lists::get(db, list)?;
     let work_list = work_list.ok_or_else(|| Problem::missing("work list"))?;

@@ -26,7 +26,7 @@ words! {
 }
 
 words! {
-    /// What became of a meter on a work list.
+    /// State of a meter on a work list.
     TaskState {
         /// Nothing yet.
         Open = "open",
@@ -47,9 +47,9 @@ pub(crate) struct WorkList {
     pub(crate) state: ListState,
     pub(crate) due: Option<Time>,
     pub(crate) created_at: Time,
-    /// How many meters are on it.
+    /// Number of meters on it.
     pub(crate) total: u64,
-    /// How many of them have been read.
+    /// Number of them that have been read.
     pub(crate) done: u64,
     /// The number of meters that could not be reached.
     pub(crate) unreachable: u64,
@@ -93,7 +93,7 @@ pub(crate) struct FullWorkList {
     pub(crate) tasks: Vec<Task>,
 }
 
-/// Which lists.
+/// Filter of lists.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]

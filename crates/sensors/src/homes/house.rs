@@ -77,7 +77,7 @@ impl House {
         let normal = (rank / (1.0 - rank)).ln() / 1.702;
         let usual = 75.0 * (normal * 2.7f64.ln()).exp();
         House {
-            people: People::new(dice.of(1)),
+            people: People::new(dice.derive(1)),
             volume_m3: dice.between(1, 180.0, 420.0),
             leak_per_h,
             radon_per_h: usual * (leak_per_h + RADON_DECAY_PER_H),

@@ -106,15 +106,15 @@ impl Village {
         let dice = Dice::new(plan.seed);
         let begin_s = (from_ms / 1000).saturating_sub(SETTLING_S) / STEP_S * STEP_S;
         let homes: Vec<Home> = (0..count).map(|number| home(dice, number)).collect();
-        let weather = Weather::new(dice.of(0));
-        let ranks = ranks(dice.of(1), count);
+        let weather = Weather::new(dice.derive(0));
+        let ranks = ranks(dice.derive(1), count);
         let houses = ranks.iter().zip(0..).map(|(&rank, number)| {
-            House::new(dice.of(10 + number), rank, number == u64::from(count / 2))
+            House::new(dice.derive(10 + number), rank, number == u64::from(count / 2))
         });
         let mut units = Vec::new();
         for (number, home) in homes.iter().enumerate() {
             for device in &home.devices {
-                let dice = dice.of(2).of(units.len() as u64);
+                let dice = dice.derive(2).derive(units.len() as u64);
                 let fault = sensor::fault_of(number, count as usize, device.room);
                 units.push(Unit::new(dice, number, device, fault));
             }
@@ -189,7 +189,7 @@ impl Village {
 
 /// A home at a place derived from its number and the seed.
 fn home(dice: Dice, number: u32) -> Home {
-    let dice = dice.of(3).of(u64::from(number));
+    let dice = dice.derive(3).derive(u64::from(number));
     let road = ROADS[number as usize % ROADS.len()];
     let house = 1 + number as usize / ROADS.len() * 2 + usize::from(dice.share(0) < 0.5);
     let id = format!("home-{:02}", number + 1);

@@ -36,7 +36,7 @@ impl People {
         let day = time_s / DAY_S;
         let hour = (time_s % DAY_S) as f64 / 3600.0;
         // Random values of this day; 1970-01-01 was a Thursday.
-        let dice = self.dice.of(100 + day);
+        let dice = self.dice.derive(100 + day);
         let weekend = matches!((day + 4) % 7, 0 | 6);
         let rises = if weekend { 8.5 } else { 6.7 } + dice.bell(0) * 0.4;
         let sleeps = 22.8 + dice.bell(1) * 0.5;

@@ -88,7 +88,7 @@ impl Unit {
             return;
         }
         for (number, quantity) in self.quantities.iter().enumerate() {
-            let noise = self.dice.of(1 + number as u64);
+            let noise = self.dice.derive(1 + number as u64);
             let mut value = sensed(quantity, air, noise.bell(at_ms));
             let mut fault = None;
             match (self.fault, *quantity) {
@@ -100,7 +100,9 @@ impl Unit {
                         self.held = None;
                     }
                 }
-                (Some(Fault::Spike), "temperature") if noise.of(0).share(at_ms) < SPIKE_SHARE => {
+                (Some(Fault::Spike), "temperature")
+                    if noise.derive(0).share(at_ms) < SPIKE_SHARE =>
+                {
                     value = SPIKE_TEMPERATURE;
                     fault = Some(Fault::Spike);
                 }
@@ -119,7 +121,7 @@ impl Unit {
 
     fn is_silent(&self, at_s: u64) -> bool {
         let slot = at_s / SHORT_SILENCE_S;
-        is_within(at_s, SILENT_FOR_H) || self.dice.of(9).share(slot) < SHORT_SILENCE_SHARE
+        is_within(at_s, SILENT_FOR_H) || self.dice.derive(9).share(slot) < SHORT_SILENCE_SHARE
     }
 }
 

@@ -34,16 +34,16 @@ impl Weather {
         let wave = |share: f64| (share * std::f64::consts::TAU).cos();
         // Warmest at the end of July and at three in the afternoon.
         let season = 6.0 * wave((day % YEAR_DAYS - 208.0) / YEAR_DAYS);
-        let spell = 2.5 * self.dice.of(0).curve(time, 2.5 * DAY_S);
+        let spell = 2.5 * self.dice.derive(0).curve(time, 2.5 * DAY_S);
         let hour = 2.8 * wave(day.fract() - 15.0 / 24.0);
         let temperature = 9.5 + season + spell + hour;
         let humid =
-            (0.84 - 0.02 * hour + 0.06 * self.dice.of(1).curve(time, DAY_S)).clamp(0.4, 1.0);
+            (0.84 - 0.02 * hour + 0.06 * self.dice.derive(1).curve(time, DAY_S)).clamp(0.4, 1.0);
         Outside {
             temperature,
             moisture: saturation(temperature) * humid,
-            pressure_change: self.dice.of(2).curve(time, 0.7 * DAY_S),
-            wind: (1.0 + 0.4 * self.dice.of(3).curve(time, 0.3 * DAY_S)).max(0.2),
+            pressure_change: self.dice.derive(2).curve(time, 0.7 * DAY_S),
+            wind: (1.0 + 0.4 * self.dice.derive(3).curve(time, 0.3 * DAY_S)).max(0.2),
         }
     }
 }

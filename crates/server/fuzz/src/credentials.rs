@@ -26,5 +26,5 @@ pub fn credentials(data: &[u8]) {
 
 fn read(value: HeaderValue) -> Option<(Option<String>, Option<Vec<u8>>)> {
     let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value)]);
-    Credentials::of(&headers).map(|found| (found.username, found.password))
+    Credentials::from_headers(&headers).map(|found| (found.username, found.password))
 }

@@ -227,7 +227,7 @@ impl Part for Administration {
 }
 
 fn bind(data: &Path) -> io::Result<std::os::unix::net::UnixListener> {
-    let socket = SocketPath::of(data)?;
+    let socket = SocketPath::in_folder(data)?;
     // Of a server that has crashed.
     match std::fs::remove_file(socket.path()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -399,7 +399,7 @@ async fn pass_on(sender: LocalSender, mut receiver: LocalReceiver, to: mpsc::Sen
             }
             // One more, for the tap to see where text ends.
             let shown = publish.payload.len().min(Tapped::MAX_PAYLOAD_BYTES + 1);
-            let sent = room.take(publish.topic.len() + shown).is_some_and(|room| {
+            let sent = room.try_reserve(publish.topic.len() + shown).is_some_and(|room| {
                 let message = Tapped {
                     topic: publish.topic.to_owned(),
                     payload: publish.payload[..shown].to_vec(),

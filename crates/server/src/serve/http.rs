@@ -91,7 +91,7 @@ pub(super) fn start(core: &Core, bodies: &BodyBudget) -> anyhow::Result<Plain> {
         .route("/", get(|| async { PAGES }))
         .route("/metrics", get(metrics_page))
         .route("/connections", get(connections::list))
-        .route("/connections/{client}", get(connections::one))
+        .route("/connections/{client}", get(connections::show_one))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .route("/health/upstream", get(upstream))

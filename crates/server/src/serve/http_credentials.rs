@@ -14,7 +14,7 @@ pub(super) struct Credentials {
 
 impl Credentials {
     /// Those of the Authorization header, or none without one; `None` for another scheme.
-    pub(super) fn of(headers: &HeaderMap) -> Option<Credentials> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Option<Credentials> {
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             return Some(Credentials::default());
         };
@@ -43,7 +43,7 @@ mod tests {
         let read = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
-            Credentials::of(&headers).map(|found| (found.username, found.password))
+            Credentials::from_headers(&headers).map(|found| (found.username, found.password))
         };
         let basic = format!("Basic {}", STANDARD.encode("ann:a:b"));
         assert_eq!(read(&basic), Some((Some("ann".into()), Some(b"a:b".to_vec()))));
@@ -51,7 +51,7 @@ mod tests {
         for bad in ["Digest x", "Basic", "Basic ?", "Basic YW5u"] {
             assert!(read(bad).is_none(), "{bad}");
         }
-        let none = Credentials::of(&HeaderMap::new()).unwrap();
+        let none = Credentials::from_headers(&HeaderMap::new()).unwrap();
         assert!(none.username.is_none() && none.password.is_none());
     }
 }

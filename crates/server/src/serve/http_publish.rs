@@ -92,7 +92,7 @@ async fn publish(
     let Ok(Query(wish)) = wish else {
         return (StatusCode::BAD_REQUEST, PARAMETERS).into_response();
     };
-    let Some(credentials) = Credentials::of(&headers) else {
+    let Some(credentials) = Credentials::from_headers(&headers) else {
         return (StatusCode::BAD_REQUEST, "Authorization is Basic or Bearer\n").into_response();
     };
     // Last, after the whole head is checked.

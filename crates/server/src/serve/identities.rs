@@ -72,7 +72,8 @@ impl Running {
     pub(super) fn add_to(
         &self,
         access_control: &mut AccessControl,
-        (auth, data): (&Auth, &Path),
+        auth: &Auth,
+        data: &Path,
     ) -> anyhow::Result<()> {
         access_control.scram = secrets::scram_decoys(auth, data)?;
         self.identities.hasher().set_scram_iterations(auth.verifier_iterations());
@@ -106,7 +107,7 @@ impl HashReplacements for Replacements {
     }
 
     /// Does not wait: if too many changes do already, the next login tries again.
-    fn keep(&self, user: &str, outdated: &str, argon2: &str) {
+    fn replace_hash(&self, user: &str, outdated: &str, argon2: &str) {
         let Some(identities) = self.0.upgrade() else { return };
         let hashes = (PasswordHash::parse(outdated), PasswordHash::parse(argon2));
         let (Ok(outdated), Ok(hash)) = hashes else { return };

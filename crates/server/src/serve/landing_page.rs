@@ -99,7 +99,6 @@ impl LandingPage {
     }
 }
 
-/// The style.
 pub(super) fn style() -> Response<Body> {
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/css; charset=utf-8"));

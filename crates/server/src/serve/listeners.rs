@@ -187,7 +187,7 @@ pub(super) fn where_to_change(key: &str) -> String {
 
 impl Running {
     /// Every listener with its actual address.
-    pub(super) fn all(
+    pub(super) fn addresses(
         &self,
         web: &Bound,
         parts: &[Box<dyn Part>],

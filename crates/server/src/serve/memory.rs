@@ -76,10 +76,10 @@ impl Memory {
             let mut excess = Excess::new(limit);
             while stopped.pause(LOOK_EVERY) {
                 let Some(broker) = broker.upgrade() else { return };
-                broker.set_memory_pressure(excess.look(resident_bytes, give_back));
+                broker.set_memory_pressure(excess.check(resident_bytes, give_back));
                 let open = open(&broker);
                 drop(broker);
-                if watch.look(open) | waste.look(unused_bytes) {
+                if watch.check(open) | waste.check(unused_bytes) {
                     tracing::debug!(open, "returning memory to the system");
                     give_back();
                     waste.returned(unused_bytes());
@@ -113,7 +113,7 @@ impl Excess {
     }
 
     /// Checks the memory in use. Before it counts as short, and now and then while it is, free pages are returned.
-    fn look(&mut self, resident: impl Fn() -> u64, give_back: impl Fn()) -> MemoryPressure {
+    fn check(&mut self, resident: impl Fn() -> u64, give_back: impl Fn()) -> MemoryPressure {
         let (mut now, margin) = (resident(), self.limit / MARGIN);
         let most = self.limit - margin;
         if now > most && self.since == 0 {
@@ -157,7 +157,7 @@ struct Watch {
 
 impl Watch {
     /// Whether to return memory, with this number of open connections.
-    fn look(&mut self, open: u64) -> bool {
+    fn check(&mut self, open: u64) -> bool {
         self.since = self.since.saturating_add(1);
         let shrunk = self.has_shrunk(open);
         if shrunk {
@@ -194,7 +194,7 @@ struct Waste {
 
 impl Waste {
     /// Whether to return memory; `unused` is asked only at some of the checks.
-    fn look(&mut self, unused: impl Fn() -> u64) -> bool {
+    fn check(&mut self, unused: impl Fn() -> u64) -> bool {
         self.checks += 1;
         if self.checks < WASTE_EVERY {
             return false;
@@ -306,8 +306,8 @@ mod tests {
     #[test]
     fn it_is_given_back_twice_more_for_what_ends_late() {
         let mut watch = Watch::default();
-        watch.look(100);
-        let given: Vec<u32> = (1..100).filter(|_| watch.look(0)).collect();
+        watch.check(100);
+        let given: Vec<u32> = (1..100).filter(|_| watch.check(0)).collect();
         // When the number no longer falls, and these checks later.
         assert_eq!(given, [2, 2 + AGAIN_AFTER[0], 2 + AGAIN_AFTER[1]]);
     }
@@ -316,11 +316,11 @@ mod tests {
     fn memory_that_is_not_in_use_is_returned_and_what_stays_is_not_tried_again() {
         let mut waste = Waste::default();
         let mut look =
-            |unused: u64| (0..WASTE_EVERY).filter(|_| waste.look(|| unused << 20)).count();
+            |unused: u64| (0..WASTE_EVERY).filter(|_| waste.check(|| unused << 20)).count();
         assert_eq!([look(3), look(8)], [0, 1]);
         waste.returned(7 << 20);
         let mut look =
-            |unused: u64| (0..WASTE_EVERY).filter(|_| waste.look(|| unused << 20)).count();
+            |unused: u64| (0..WASTE_EVERY).filter(|_| waste.check(|| unused << 20)).count();
         assert_eq!([look(8), look(10), look(11), look(2), look(6)], [0, 0, 1, 0, 1]);
     }
 
@@ -330,7 +330,7 @@ mod tests {
         let returned = std::cell::Cell::new(0);
         let mut excess = Excess::new(1600);
         let mut look =
-            |resident: u64| excess.look(|| resident, || returned.set(returned.get() + 1));
+            |resident: u64| excess.check(|| resident, || returned.set(returned.get() + 1));
         let looks = [1400, 1401, 1450, 1452, 1390, 1410, 801, 800, 1400, 1500].map(&mut look);
         assert_eq!(looks, [None, High, High, Rising, High, High, High, None, None, High]);
         assert_eq!(returned.get(), 3, "when it becomes short, and at every fourth look");

@@ -26,7 +26,7 @@ pub(super) const FILE: &str = "replaced-hashes";
 ///
 /// # Errors
 /// The file in the data folder cannot be read, or others can read it, too.
-pub(super) fn keep(access_control: &AccessControl, data: &Path) -> anyhow::Result<()> {
+pub(super) fn install(access_control: &AccessControl, data: &Path) -> anyhow::Result<()> {
     if let Some(passwords) = &access_control.passwords {
         passwords.replace_outdated(Arc::new(ReplacedHashes::open(&data.join(FILE))?));
     }
@@ -76,7 +76,7 @@ impl HashReplacements for ReplacedHashes {
         (*of == digest_of(outdated)).then(|| argon2.clone())
     }
 
-    fn keep(&self, user: &str, outdated: &str, argon2: &str) {
+    fn replace_hash(&self, user: &str, outdated: &str, argon2: &str) {
         let of = digest_of(outdated);
         match self.append(&format!("{user}:{of}:{argon2}")) {
             Ok(()) => tracing::info!(user, "mosquitto's password hash replaced by argon2"),
@@ -112,10 +112,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(FILE);
         let open = || ReplacedHashes::open(&path).unwrap();
-        open().keep("ann", "$6$a", "$argon2id$first");
+        open().replace_hash("ann", "$6$a", "$argon2id$first");
         // As after a power cut.
         OpenOptions::new().append(true).open(&path).unwrap().write_all(b"bob:12").unwrap();
-        open().keep("ann", "$6$b", "$argon2id$second");
+        open().replace_hash("ann", "$6$b", "$argon2id$second");
         let hashes = open();
         assert_eq!(hashes.find("ann", "$6$b").as_deref(), Some("$argon2id$second"));
         assert_eq!(hashes.find("ann", "$6$a"), None);

@@ -136,10 +136,10 @@ impl Server {
         let running = self.running()?;
         let mut access_control = config.access_control()?;
         let data = data_dir(&self.started)?;
-        replaced_hashes::keep(&access_control, &data)?;
+        replaced_hashes::install(&access_control, &data)?;
         let Core { certificates, broker, .. } = &running.core;
         running.revocation.replace(&config.tls, || certificates.reload(&config))?;
-        running.identities.add_to(&mut access_control, (&config.auth, &data))?;
+        running.identities.add_to(&mut access_control, &config.auth, &data)?;
         broker.set_access_control(access_control);
         Ok(config.changes_requiring_restart(&self.started))
     }
@@ -237,7 +237,7 @@ impl Opened {
         config.check_files()?;
         let mut access_control = config.access_control()?;
         let data = data_dir(config)?;
-        replaced_hashes::keep(&access_control, &data)?;
+        replaced_hashes::install(&access_control, &data)?;
         let certificates = Certificates::open(config, &data, super::ORDERED)?;
         for warning in check::exposed::check(config, &data) {
             tracing::warn!(next = warning.next, "{}", warning.text);
@@ -270,7 +270,7 @@ impl Opened {
         let Opening { first_administrator, offers, .. } = opening;
         let identities = shared.as_mut().map(|shared| shared.take_rows(Database::Identities));
         let identities = identities::Running::open(&data, identities)?;
-        identities.add_to(&mut access_control, (&config.auth, &data))?;
+        identities.add_to(&mut access_control, &config.auth, &data)?;
         Ok(Opened {
             parts,
             offers,
@@ -350,7 +350,7 @@ impl Running {
         let sources = sources.into_iter().chain(parts.iter().filter_map(|part| part.metrics()));
         core.sources.set(sources.collect());
         let operator = http::start(&core, &bodies)?;
-        let bound = mqtt.all(web.bound(), &parts, operator.bound());
+        let bound = mqtt.addresses(web.bound(), &parts, operator.bound());
         let line = listeners::ready_line(core.listeners.get_or_init(|| bound.clone()));
         let data = core.data.display();
         tracing::info!(version = env!("CARGO_PKG_VERSION"), %data, workers, "{line}");

@@ -26,7 +26,7 @@ pub(super) struct TakenOver {
     /// Becomes true when the log refuses a record, or this node must give way for another reason.
     pub(super) refused: Arc<std::sync::atomic::AtomicBool>,
     /// Address of the node that serves instead.
-    pub(super) lost: fulmar_part::shared_rows::Lost,
+    pub(super) lost: fulmar_part::shared_rows::LossReason,
     pub(super) status: Arc<ClusterStatus>,
 }
 

@@ -24,7 +24,7 @@ pub enum Trouble {
     Syncs,
 }
 
-/// How much of the unsynced data survives a power failure.
+/// Part of the unsynced data that survives a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// Nothing.
@@ -36,7 +36,6 @@ pub enum Survival {
 }
 
 impl Survival {
-    /// Draws one.
     pub(crate) fn draw(rng: &mut Rng) -> Survival {
         [Survival::Nothing, Survival::Everything, Survival::Any, Survival::Any][rng.usize(..4)]
     }
@@ -152,7 +151,7 @@ impl File {
 
 impl Disk {
     /// Sends to `told` when the disk stalls or loses its power by itself.
-    pub fn tell(&self, told: Sender<()>) {
+    pub fn notify(&self, told: Sender<()>) {
         self.state.lock().told = Some(told);
     }
 
@@ -230,7 +229,7 @@ impl Disk {
     }
 
     /// Creates a file, synced, or removes it.
-    pub fn put(&self, name: &str, bytes: Option<Vec<u8>>) {
+    pub fn set_file(&self, name: &str, bytes: Option<Vec<u8>>) {
         let files = &mut self.state.lock().files;
         match bytes {
             Some(bytes) => {
@@ -247,7 +246,7 @@ impl Disk {
         let mut state = self.state.lock();
         if state.until_stall == Some(0) && !state.dead {
             state.stalled = true;
-            state.say();
+            state.notify_listener();
             while state.stalled && !state.dead {
                 self.moved.wait(&mut state);
             }
@@ -255,7 +254,7 @@ impl Disk {
         state.until_stall = state.until_stall.map(|left| left.saturating_sub(1));
         if state.until_dead == Some(0) && !state.dead {
             state.dead = true;
-            state.say();
+            state.notify_listener();
         }
         state.until_dead = state.until_dead.map(|left| left.saturating_sub(1));
         state.changes += 1;
@@ -356,7 +355,7 @@ impl Disk {
 }
 
 impl State {
-    fn say(&self) {
+    fn notify_listener(&self) {
         if let Some(told) = &self.told {
             // There is no receiver once the test is over.
             let _ = told.send(());

@@ -52,7 +52,7 @@ impl Folder {
     }
 
     /// Puts a disk there. Files that are open stay with the old one.
-    pub(crate) fn put(&self, disk: &Arc<Disk>) {
+    pub(crate) fn mount(&self, disk: &Arc<Disk>) {
         self.mount.replace(Arc::clone(disk));
     }
 
@@ -69,7 +69,7 @@ impl Folder {
         let mut failures = if rng.u8(..4) == 0 { rng.usize(..=STARTS) } else { 0 };
         let mut disk = Arc::new(disk);
         loop {
-            self.put(&disk);
+            self.mount(&disk);
             if failures > 0 {
                 disk.fail_power_after(Some(rng.u64(..40)));
                 failures -= 1;

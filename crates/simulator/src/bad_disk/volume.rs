@@ -39,7 +39,7 @@ struct Running {
 impl Running {
     fn open(folder: &Path, disk: &Disk, options: &Options) -> Result<(Running, Restored), Error> {
         let (sender, events) = channel();
-        disk.tell(sender.clone());
+        disk.notify(sender.clone());
         let wake = move || {
             // Nobody listens any more once the volume is gone.
             let _ = sender.send(());
@@ -66,7 +66,7 @@ struct State {
     committed: u64,
     failing: bool,
     failure: Option<String>,
-    /// What is durable.
+    /// State that is durable.
     tables: Tables,
 }
 
@@ -113,8 +113,8 @@ impl StoreVolume {
             retry_last: Duration::from_micros(200),
             ..Options::default()
         };
-        let states = (&[Tables::default()][..], (0, 0, 0));
-        let (volume, _) = StoreVolume::open(rng, folder, options, clocks, disk, states);
+        let states = &[Tables::default()];
+        let (volume, _) = StoreVolume::open(rng, folder, options, clocks, disk, states, (0, 0, 0));
         Arc::new(volume)
     }
 
@@ -126,7 +126,8 @@ impl StoreVolume {
         options: Options,
         clocks: Arc<Mutex<Reading>>,
         disk: Disk,
-        (states, (moved, less, more)): (&[Tables], Moved),
+        states: &[Tables],
+        (moved, less, more): Moved,
     ) -> (StoreVolume, Restored) {
         let opened = folder.start(disk, &mut rng, |path, disk| Running::open(path, disk, &options));
         let ((running, restored), disk) = opened.unwrap_or_else(|error| {
@@ -222,7 +223,7 @@ impl State {
     }
 
     /// Learns what the store has committed.
-    fn look(&mut self) -> usize {
+    fn observe_commits(&mut self) -> usize {
         let Some(Running { store, events }) = &self.running else { return 0 };
         while events.try_recv().is_ok() {}
         let committed = store.committed();
@@ -267,7 +268,7 @@ impl State {
     /// Ends the store, in order or as a crash does, and returns the disk as the next one finds it.
     fn end(&mut self) -> Disk {
         // The writer attempts nothing any more if everything was committed since the last look.
-        self.look();
+        self.observe_commits();
         if self.failing && !self.handed.is_empty() {
             // The writer is to be found at the beginning of an attempt, wherever it is now.
             self.disk.stall_after(Some(0));
@@ -354,7 +355,7 @@ impl Volume for StoreVolume {
             state.disk.stall_after(None);
         }
         state.rest();
-        let batches = state.look();
+        let batches = state.observe_commits();
         if state.disk.is_stalled() && state.rng.u8(..4) == 0 {
             state.check_backup(&self.without_clocks());
         }
@@ -405,7 +406,7 @@ impl Volume for StoreVolume {
         let (rng, states) = (state.rng.fork(), state.states());
         let of_machine = Arc::clone(&self.clocks);
         let (volume, restored) =
-            StoreVolume::open(rng, folder, options, of_machine, disk, (&states, moved));
+            StoreVolume::open(rng, folder, options, of_machine, disk, &states, moved);
         (Arc::new(volume), restored)
     }
 

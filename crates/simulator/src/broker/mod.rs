@@ -21,12 +21,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::{DropPolicy, Limits, Peer, StreamEnd, User};
+use fulmar_mqtt::QoS;
 
-use self::client::{Client, EXPIRY_S, Said};
+use self::client::{Client, EXPIRY_S, StreamBytes};
 use self::ledger::{Lane, Ledger};
 use self::liars::Stage;
 pub use self::schedule::Schedule;
-use self::schedule::{FILTERS, Setup, Step, Wanted};
+use self::schedule::{FILTERS, FlowChoice, Setup, Step};
 use self::wills::Wills;
 use crate::network::{DISCONNECT, Input};
 use crate::script::{Failure, Played, Simulation, Story};
@@ -37,7 +38,7 @@ use crate::world::World;
 /// Rounds after which everything must be at rest.
 const MAX_ROUNDS: usize = 3_000;
 
-/// How often clients that were disconnected because of a full queue return at most.
+/// Number of times that clients that were disconnected because of a full queue return at most.
 const MAX_RETURNS: usize = 5;
 
 pub(crate) struct Scene<'a> {
@@ -47,7 +48,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) ledger: Ledger,
     pub(crate) wills: Wills,
     disk_fails: bool,
-    /// What has happened so far.
+    /// Counts of what has happened so far.
     pub(crate) played: Played,
     /// The broker has crashed.
     pub(crate) crashed: bool,
@@ -133,21 +134,12 @@ impl Simulation<Step> for Scene<'_> {
             Step::Leave { client } => {
                 if let Some(line) = self.greeted(client) {
                     let said = self.clients[client].disconnect();
-                    self.say(line, [said]);
+                    self.send_all(line, [said]);
                     self.cut(client, false, true);
                 }
             }
             Step::Publish { client, topic, qos, stream, retain, expiry_s } => {
-                let publishes = |at: &usize| self.clients[*at].nature.publishes;
-                let there = |at: &usize| publishes(at) && self.greeted(*at).is_some();
-                if let Some(client) = self.pick(client, there)
-                    && let Some(line) = self.greeted(client)
-                {
-                    let topic = (!retain).then_some(topic);
-                    let who = &mut self.clients[client];
-                    let said = who.publish(topic, qos, stream, expiry_s, &mut self.ledger);
-                    self.say(line, said);
-                }
+                self.publish(client, (!retain).then_some(topic), qos, stream, expiry_s);
             }
             Step::Subscribe { client, filter, qos, stream } => {
                 if let Some(line) = self.greeted(client) {
@@ -155,13 +147,13 @@ impl Simulation<Step> for Scene<'_> {
                     let most = if self.setup.internal == Some(client) { 4 } else { FILTERS.len() };
                     let (filter, who) = (filter % most, &mut self.clients[client]);
                     let said = who.subscribe(filter, qos, stream, &mut self.ledger);
-                    self.say(line, said);
+                    self.send_all(line, said);
                 }
             }
             Step::Unsubscribe { client, filter } => {
                 if let Some(line) = self.greeted(client) {
                     let said = self.clients[client].unsubscribe(filter, &mut self.ledger);
-                    self.say(line, [said]);
+                    self.send_all(line, [said]);
                 }
             }
             Step::OpenStream { client, name, keep, wanted } => {
@@ -189,7 +181,7 @@ impl Simulation<Step> for Scene<'_> {
                     && let Some(line) = self.greeted(client)
                 {
                     let said = self.clients[client].acknowledge(pick);
-                    self.say(line, said);
+                    self.send_all(line, said);
                 }
             }
             Step::Work(work) => drop(self.world.work(work)),
@@ -224,14 +216,33 @@ impl Scene<'_> {
         (!able.is_empty()).then(|| able[nth % able.len()])
     }
 
+    fn publish(
+        &mut self,
+        nth: usize,
+        topic: Option<usize>,
+        qos: QoS,
+        stream: usize,
+        expiry_s: Option<u32>,
+    ) {
+        let publishes = |at: &usize| self.clients[*at].nature.publishes;
+        let there = |at: &usize| publishes(at) && self.greeted(*at).is_some();
+        if let Some(client) = self.pick(nth, there)
+            && let Some(line) = self.greeted(client)
+        {
+            let who = &mut self.clients[client];
+            let said = who.publish(topic, qos, stream, expiry_s, &mut self.ledger);
+            self.send_all(line, said);
+        }
+    }
+
     /// The connection of a client that has received CONNACK.
     pub(crate) fn greeted(&self, client: usize) -> Option<usize> {
         self.clients[client].line.filter(|_| self.clients[client].greeted)
     }
 
-    fn say(&mut self, line: usize, said: impl IntoIterator<Item = Said>) {
+    fn send_all(&mut self, line: usize, said: impl IntoIterator<Item = StreamBytes>) {
         for (key, bytes) in said {
-            self.world.say(line, key, bytes);
+            self.world.client_sends(line, key, bytes);
         }
     }
 
@@ -248,7 +259,7 @@ impl Scene<'_> {
         let anew = who.begins_anew(clean);
         let will = self.wills.connecting(who, anew, line, &self.world, &mut self.ledger);
         let said = who.connect(line, quic, clean, will, &mut self.ledger);
-        self.say(line, [said]);
+        self.send_all(line, [said]);
         if let Some(old) = old {
             // The broker detects that when it takes the session over, or before. An older CONNECT read later would
             // take it back, and an older retained message would become the last.
@@ -273,7 +284,7 @@ impl Scene<'_> {
         }
     }
 
-    fn open_stream(&mut self, client: usize, name: Option<u64>, keep: bool, wanted: Wanted) {
+    fn open_stream(&mut self, client: usize, name: Option<u64>, keep: bool, wanted: FlowChoice) {
         let who = &mut self.clients[client];
         if let (Some(line), true, true) = (who.line, who.greeted, who.quic) {
             // An older stream of that name that is still unread would displace this one.
@@ -281,7 +292,7 @@ impl Scene<'_> {
                 self.world.reset(line, old);
             }
             let said = who.open_stream(name, keep, wanted, &mut self.ledger);
-            self.say(line, said);
+            self.send_all(line, said);
         }
     }
 
@@ -299,10 +310,11 @@ impl Scene<'_> {
             return Ok(true);
         }
         self.played.heard += 1;
-        self.wills.look(&self.world, &mut self.ledger);
+        self.wills.record_detected(&self.world, &mut self.ledger);
         self.see_refusals(line);
         let who = &mut self.clients[client];
-        self.story.tell(|| format!("    client {client} reads {} ({key:?})", who.words(&packet)));
+        self.story
+            .add_event(|| format!("    client {client} reads {} ({key:?})", who.words(&packet)));
         let said = who.receive(key, &packet, &mut self.ledger)?;
         if who.greeted {
             self.wills.greeted(client);
@@ -311,7 +323,7 @@ impl Scene<'_> {
             self.wills.refused(client, &mut self.ledger)?;
             self.cut(client, true, false);
         }
-        self.say(line, said);
+        self.send_all(line, said);
         Ok(true)
     }
 
@@ -346,7 +358,7 @@ impl Scene<'_> {
     }
 
     pub(crate) fn crash(&mut self, workers: usize) -> Result<(), String> {
-        self.wills.look(&self.world, &mut self.ledger);
+        self.wills.record_detected(&self.world, &mut self.ledger);
         self.crashed = true;
         self.ledger.undone |= self.world.dropped() > 0;
         let stored = self.world.crash(workers)?;
@@ -452,7 +464,7 @@ impl Scene<'_> {
         // Lets time pass for what waits for it.
         self.pass(10);
         self.settle()?;
-        self.wills.look(&self.world, &mut self.ledger);
+        self.wills.record_detected(&self.world, &mut self.ledger);
         self.wills.at_the_end(&mut self.ledger);
         self.check_missing()?;
         if self.may_overflow() {
@@ -483,7 +495,7 @@ impl Scene<'_> {
             for name in [2, 4] {
                 let who = &self.clients[client];
                 if who.quic && !who.has_stream_of(Lane::Named(name)) {
-                    self.open_stream(client, Some(name), true, Wanted::Any);
+                    self.open_stream(client, Some(name), true, FlowChoice::Any);
                 }
             }
         }
@@ -508,7 +520,7 @@ impl Scene<'_> {
                     && let Some(said) = self.clients[client].acknowledge(0)
                 {
                     moved = true;
-                    self.say(line, [said]);
+                    self.send_all(line, [said]);
                 }
             }
             self.check_lines()?;

@@ -33,7 +33,7 @@ impl Scene<'_> {
         Some((own().filter(|(_, queued)| waits(&queued.progress)).count(), own().count()))
     }
 
-    /// How many messages may be queued for the internal session: four per worker in any case.
+    /// Number of messages that may be queued for the internal session: four per worker in any case.
     fn most_queued(&self, workers: usize) -> usize {
         self.setup.queue.map_or(usize::MAX, |(most, _)| most.max(4 * workers))
     }

@@ -69,7 +69,7 @@ impl Scene<'_> {
         let (line, _) = self.arrive(connect)?;
         // Nothing of it is the newcomer's own.
         let options = SubscribeOptions { no_local: true, ..SubscribeOptions::default() };
-        let packets = self.ask(line, subscribe_to_all(options))?;
+        let packets = self.exchange(line, subscribe_to_all(options))?;
         let mut retained = vec![None; self.clients.len()];
         for packet in packets {
             let Packet::Publish(publish) = decoded(&packet, Version::V5)? else { continue };
@@ -128,13 +128,13 @@ impl Scene<'_> {
     fn arrive(&mut self, connect: Connect<'_>) -> Result<(usize, Vec<Vec<u8>>), String> {
         let line = self.world.open(0, false, usize::MAX);
         let line = line.ok_or("the broker takes no more connections")?;
-        let packets = self.ask(line, encoded(&Packet::Connect(connect), Version::V5))?;
+        let packets = self.exchange(line, encoded(&Packet::Connect(connect), Version::V5))?;
         Ok((line, packets))
     }
 
     /// A client sends this; the packets that it has received when everything is at rest.
-    fn ask(&mut self, line: usize, said: Vec<u8>) -> Result<Vec<Vec<u8>>, String> {
-        self.world.say(line, StreamKey::CONTROL, said);
+    fn exchange(&mut self, line: usize, said: Vec<u8>) -> Result<Vec<Vec<u8>>, String> {
+        self.world.client_sends(line, StreamKey::CONTROL, said);
         self.settle()?;
         self.see_refusals(line);
         Ok(std::iter::from_fn(|| self.world.receive(line, StreamKey::CONTROL)).collect())
@@ -152,7 +152,7 @@ impl Scene<'_> {
         let connect = Connect { properties, ..Connect::new(Version::V5, "collector") };
         let (line, _) = self.arrive(connect)?;
         let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
-        self.ask(line, subscribe_to_all(options))?;
+        self.exchange(line, subscribe_to_all(options))?;
         self.world.cut(line, false);
         self.settle()?;
         if self.ledger.sent.len().is_multiple_of(2) {
@@ -167,7 +167,7 @@ impl Scene<'_> {
                 expected.remove(publish.topic);
                 pubacks.extend(acknowledgement(AckKind::Puback, id, Version::V5));
             }
-            packets = self.ask(line, pubacks)?;
+            packets = self.exchange(line, pubacks)?;
         }
         match expected.first_key_value() {
             Some((topic, _)) => Err(format!("{topic} did not come after a reconnection")),
@@ -184,7 +184,9 @@ impl Scene<'_> {
             // PUBLISH at QoS 1 with RETAIN, to expire in a second; the fifth byte of PUBACK is its reason.
             let publish =
                 |room| vec![0x33, 13, 0, 2, round as u8 + b'0', room, 0, 1, 5, 2, 0, 0, 0, 1, 0];
-            while self.ask(line, publish(b'a' + *room))?.last().and_then(|ack| ack.get(4)) != FULL {
+            while self.exchange(line, publish(b'a' + *room))?.last().and_then(|ack| ack.get(4))
+                != FULL
+            {
                 *room += 1;
             }
             self.pass(2);

@@ -8,7 +8,7 @@ use super::liars::{self, Lie};
 use super::troubles;
 use crate::clock::ClockStep;
 use crate::script::{Script, Setting, rng_of, vary, weighted};
-use crate::work::{Amid, Work};
+use crate::work::{Amid, WorkStep};
 
 /// The most clients of a world.
 const MAX_CLIENTS: usize = 4;
@@ -25,7 +25,7 @@ pub(crate) const FILTERS: [&str; 6] =
 pub struct Nature {
     /// MQTT 5.0, not 3.1.1.
     pub v5: bool,
-    /// Its session outlives its connections.
+    /// The session outlives its connections.
     pub durable: bool,
     /// Publications it takes at once.
     pub receive_maximum: u16,
@@ -35,7 +35,7 @@ pub struct Nature {
     pub room: usize,
     /// Whether it acknowledges later instead of at once.
     pub slow_acks: bool,
-    /// What it leaves behind.
+    /// The will that it leaves behind.
     pub will: Option<Will>,
     /// It says a topic's name once and an alias from then on, and allows the broker to.
     pub aliases: bool,
@@ -43,14 +43,14 @@ pub struct Nature {
     pub publishes: bool,
     /// It subscribes with No Local, except to shared subscriptions.
     pub no_local: bool,
-    /// Its Keep Alive; 0 for none.
+    /// Keep Alive; 0 for none.
     pub keep_alive_s: u16,
 }
 
 /// A client's will.
 #[derive(Clone, Copy, Debug)]
 pub struct Will {
-    /// Its delay in seconds.
+    /// Delay in seconds.
     pub delay_s: u32,
     /// Quality of service.
     pub qos: QoS,
@@ -58,7 +58,7 @@ pub struct Will {
     pub expiry_s: Option<u32>,
 }
 
-/// How a world is set up.
+/// Setup of a world.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// Workers at first.
@@ -97,9 +97,9 @@ pub struct Stalls {
     pub backlog: usize,
 }
 
-/// How a client wants a flow that the broker may know already.
+/// State of a flow for which a client asks, if the broker knows it already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum FlowChoice {
     /// As it was left, or else a new one.
     Any,
     /// As it was left, or none.
@@ -150,8 +150,8 @@ pub enum Step {
         name: Option<u64>,
         /// Whether the flow outlives the stream.
         keep: bool,
-        /// How it wants the flow.
-        wanted: Wanted,
+        /// State of the flow for which it asks.
+        wanted: FlowChoice,
     },
     /// A client ends a further stream, by FIN (`finish`) or a reset.
     EndStream { client: usize, stream: usize, finish: bool },
@@ -160,7 +160,7 @@ pub enum Step {
     /// A slow client acknowledges one of the messages that wait.
     Acknowledge { client: usize, pick: usize },
     /// A worker or storage does something.
-    Work(Work),
+    Work(WorkStep),
     /// A worker reads one input; during it, if it is a publication, others act.
     ReadAmid { line: usize, stream: usize, amid: Amid },
     /// The disk fills up, or has room again.
@@ -182,7 +182,7 @@ pub enum Step {
 /// A schedule of broker and storage.
 pub type Schedule = Script<Setup>;
 
-/// How often each kind of step is drawn; some kinds are left out of a schedule, so that others meet more often.
+/// Frequency of each kind of step; some kinds are left out of a schedule, so that others meet more often.
 const WEIGHTS: [u32; 19] = [6, 1, 1, 12, 4, 1, 3, 2, 24, 8, 28, 16, 16, 10, 1, 2, 1, 1, 1];
 
 /// The same for a calm world.
@@ -219,8 +219,8 @@ impl Setting for Setup {
             let step = setup.step(&mut rng, &weights, quic, qos);
             if matches!(step, Step::Crash { .. }) && rng.bool() {
                 // At the moment when a worker's turn is durable and those of others are not.
-                let end = Work::EndTurn { worker: rng.usize(..3) };
-                steps_drawn.extend([end, Work::Commit { most: 100 }].map(Step::Work));
+                let end = WorkStep::EndTurn { worker: rng.usize(..3) };
+                steps_drawn.extend([end, WorkStep::Commit { most: 100 }].map(Step::Work));
             }
             steps_drawn.push(step);
         }
@@ -299,19 +299,19 @@ impl Setup {
         for client in 0..self.natures.len() {
             let (worker, quic) = (rng.usize(..3), rng.u8(..100) < quic);
             steps.push(Step::Connect { client, worker, quic, clean: false, takeover: true });
-            steps.push(Step::Work(Work::Read { line: 0, stream: 0 }));
+            steps.push(Step::Work(WorkStep::Read { line: 0, stream: 0 }));
             let filter = self.filter(client, rng);
             let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce, QoS::ExactlyOnce][rng.usize(..3)];
-            steps.extend((0..3).map(|worker| Step::Work(Work::EndTurn { worker })));
-            steps.push(Step::Work(Work::Commit { most: 100 }));
-            steps.extend((0..3).map(|worker| Step::Work(Work::Exchange { worker })));
+            steps.extend((0..3).map(|worker| Step::Work(WorkStep::EndTurn { worker })));
+            steps.push(Step::Work(WorkStep::Commit { most: 100 }));
+            steps.extend((0..3).map(|worker| Step::Work(WorkStep::Exchange { worker })));
             steps.push(Step::Hear { client: 0, stream: 0 });
             if rng.u8(..100) < 60 || !quic {
                 steps.push(Step::Subscribe { client, filter, qos, stream: 0 });
             } else {
                 let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
                 let keep = rng.u8(..4) > 0;
-                steps.push(Step::OpenStream { client, name, keep, wanted: Wanted::Any });
+                steps.push(Step::OpenStream { client, name, keep, wanted: FlowChoice::Any });
                 steps.push(Step::Subscribe { client, filter, qos, stream: 1 });
             }
         }
@@ -352,9 +352,9 @@ impl Setup {
             6 => {
                 let name = rng.bool().then(|| 2 + 2 * rng.u64(..2));
                 let wanted = match rng.u8(..8) {
-                    0 | 1 if name.is_some() => Wanted::AsLeft,
-                    2 | 3 if name.is_some() => Wanted::Clean,
-                    _ => Wanted::Any,
+                    0 | 1 if name.is_some() => FlowChoice::AsLeft,
+                    2 | 3 if name.is_some() => FlowChoice::Clean,
+                    _ => FlowChoice::Any,
                 };
                 Step::OpenStream { client, name, keep: rng.u8(..4) > 0, wanted }
             }
@@ -365,17 +365,17 @@ impl Setup {
                 let line = rng.usize(..8);
                 match self.amid(rng) {
                     Some(amid) => Step::ReadAmid { line, stream, amid },
-                    None => Step::Work(Work::Read { line, stream }),
+                    None => Step::Work(WorkStep::Read { line, stream }),
                 }
             }
-            11 => Step::Work(Work::Exchange { worker }),
+            11 => Step::Work(WorkStep::Exchange { worker }),
             12 => {
                 let slow = self.slow_worker == Some(worker % self.workers) && rng.u8(..8) > 0;
-                Step::Work(Work::EndTurn { worker: if slow { worker + 1 } else { worker } })
+                Step::Work(WorkStep::EndTurn { worker: if slow { worker + 1 } else { worker } })
             }
-            13 => Step::Work(Work::Commit { most: [1, 1, 2, 100][rng.usize(..4)] }),
+            13 => Step::Work(WorkStep::Commit { most: [1, 1, 2, 100][rng.usize(..4)] }),
             14 => Step::Disk { failing: rng.bool() },
-            15 => Step::Work(Work::Timers { worker }),
+            15 => Step::Work(WorkStep::Timers { worker }),
             16 => Step::Wait { seconds: [1, 3, 10, 2000][rng.usize(..4)] },
             17 => Step::Crash { workers: rng.usize(1..=3) },
             _ => Step::Rest,
@@ -396,10 +396,10 @@ impl Setup {
         }
         let mut aside = || match rng.u8(..9) {
             0 => None,
-            1..=5 => Some(Work::Read { line: rng.usize(..8), stream: rng.usize(..4) }),
-            6 => Some(Work::Exchange { worker: rng.usize(..3) }),
-            7 => Some(Work::EndTurn { worker: rng.usize(..3) }),
-            _ => Some(Work::Commit { most: usize::MAX }),
+            1..=5 => Some(WorkStep::Read { line: rng.usize(..8), stream: rng.usize(..4) }),
+            6 => Some(WorkStep::Exchange { worker: rng.usize(..3) }),
+            7 => Some(WorkStep::EndTurn { worker: rng.usize(..3) }),
+            _ => Some(WorkStep::Commit { most: usize::MAX }),
         };
         let asides = [aside(), aside(), aside()];
         Some(Amid { before: rng.usize(..3), asides })

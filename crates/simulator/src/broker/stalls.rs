@@ -6,8 +6,8 @@ use crate::world::World;
 /// The reason in a DISCONNECT because of a stall.
 const STALLED: u8 = 0x83;
 
-/// How often the time after which a batch is overdue has to pass until nothing waits any more: a batch becomes
-/// overdue, and a packet of 3.1.1 is left unread as long.
+/// Number of times that the time after which a batch is overdue has to pass until nothing waits any more: a batch
+/// becomes overdue, and a packet of 3.1.1 is left unread as long.
 const TIMES: usize = 3;
 
 impl Scene<'_> {
@@ -29,7 +29,7 @@ impl Scene<'_> {
     pub(crate) fn reads_on(&mut self, line: usize) -> bool {
         let reads = self.setup.stalls.is_some() && !self.world.audible(line).is_empty();
         if reads {
-            self.wills.look(&self.world, &mut self.ledger);
+            self.wills.record_detected(&self.world, &mut self.ledger);
         }
         reads
     }

@@ -9,7 +9,7 @@ use fulmar_mqtt::QoS;
 
 use super::schedule::{Setup, Stalls, Step, TOPICS};
 use crate::clock::{ClockStep, Wall};
-use crate::work::Work;
+use crate::work::WorkStep;
 
 /// Makes the changes of this seed to a schedule, of which the first `opening` steps connect the clients.
 pub(crate) fn add(seed: u64, setup: &mut Setup, steps: Vec<Step>, opening: usize) -> Vec<Step> {
@@ -74,13 +74,13 @@ fn stall(stalls: Stalls, rng: &mut Rng, steps: &mut Vec<Step>) {
         0..=1 => steps.push(Step::Disk { failing: true }),
         2..=4 => steps.push(Step::Disk { failing: false }),
         5..=6 => steps.push(Step::Wait { seconds: rng.u64(1..=stalls.timeout_s) }),
-        7..=8 => steps.push(Step::Work(Work::Timers { worker: rng.usize(..3) })),
+        7..=8 => steps.push(Step::Work(WorkStep::Timers { worker: rng.usize(..3) })),
         9..=10 => {
             // A stall begins, for some of the workers or for all.
-            steps.extend((0..3).map(|worker| Step::Work(Work::EndTurn { worker })));
+            steps.extend((0..3).map(|worker| Step::Work(WorkStep::EndTurn { worker })));
             steps.push(Step::Wait { seconds: stalls.timeout_s });
             let workers = rng.usize(1..=3);
-            steps.extend((0..workers).map(|worker| Step::Work(Work::Timers { worker })));
+            steps.extend((0..workers).map(|worker| Step::Work(WorkStep::Timers { worker })));
         }
         _ => steps.push(Step::Stall),
     }
@@ -94,7 +94,7 @@ fn fill(internal: usize, clients: usize, rng: &mut Rng, steps: &mut Vec<Step>) {
             let qos = [QoS::AtLeastOnce, QoS::ExactlyOnce][rng.usize(..2)];
             let (stream, retain, expiry_s) = (rng.usize(..2), false, None);
             steps.push(Step::Publish { client, topic, qos, stream, retain, expiry_s });
-            steps.push(Step::Work(Work::Read { line: rng.usize(..8), stream: 0 }));
+            steps.push(Step::Work(WorkStep::Read { line: rng.usize(..8), stream: 0 }));
         }
         8 if rng.u8(..4) == 0 => steps.push(Step::Cut { client: internal, lossy: rng.bool() }),
         9 if rng.u8(..4) == 0 => steps.push(Step::Rest),

@@ -34,9 +34,9 @@ enum Fate {
     There,
     /// It has broken.
     Lost,
-    /// Its client has sent DISCONNECT.
+    /// The client has sent DISCONNECT.
     Left,
-    /// Its client has returned.
+    /// The client has returned.
     Over,
 }
 
@@ -128,7 +128,7 @@ impl Wills {
 
     fn comes_back(&mut self, client: &Client, clean: bool, world: &World, ledger: &mut Ledger) {
         self.lost(client.index, ledger);
-        self.look(world, ledger);
+        self.record_detected(world, ledger);
         let Some(will) = &mut self.current[client.index] else { return };
         let fate = std::mem::replace(&mut will.fate, Fate::Over);
         let is_due = will.noticed.is_some_and(|at| at + will.delay + ledger.late <= ledger.now);
@@ -144,7 +144,7 @@ impl Wills {
     }
 
     /// Records what the broker has detected by now.
-    pub(crate) fn look(&mut self, world: &World, ledger: &mut Ledger) {
+    pub(crate) fn record_detected(&mut self, world: &World, ledger: &mut Ledger) {
         for will in self.current.iter_mut().flatten() {
             let Some(line) = world.lines.get(will.line) else { continue };
             match will.fate {

@@ -9,7 +9,7 @@ use super::node::Node;
 use crate::session::{Session, session_options};
 use crate::world::World;
 
-/// What subscribers subscribe to.
+/// Filter of the subscribers.
 pub(crate) const FILTER: &str = "t/+";
 
 pub(crate) struct Client {
@@ -61,7 +61,8 @@ impl Client {
     pub(crate) fn subscribe(
         &mut self,
         nodes: &mut [Node],
-        (request, wanted): (u64, bool),
+        request: u64,
+        wanted: bool,
         now: Instant,
     ) {
         if wanted {

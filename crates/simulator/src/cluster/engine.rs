@@ -28,7 +28,7 @@ impl Entry {
     }
 }
 
-/// What strangers publish.
+/// Messages that strangers publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strange {
     /// Anything.
@@ -75,7 +75,7 @@ pub(crate) enum Answer {
     Appended(Appended),
 }
 
-/// What became of an append.
+/// Result of an append.
 #[derive(Clone, Debug)]
 pub(crate) enum Appended {
     /// It is in the log.
@@ -88,7 +88,7 @@ pub(crate) enum Appended {
 
 /// A request in flight.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct InFlightRequest {
     pub(crate) id: u64,
     pub(crate) node: usize,
     pub(crate) request: Request,
@@ -105,7 +105,7 @@ pub(crate) struct Engine {
     control: Option<Control>,
     snapshots: Vec<(LogPosition, Tables)>,
     /// Requests that have not arrived.
-    pub(crate) network: Vec<Sent>,
+    pub(crate) network: Vec<InFlightRequest>,
     /// Until when there is no leader.
     pub(crate) down_until: Duration,
     /// Whether it has mixed up records.

@@ -21,7 +21,7 @@ struct Subscriber {
     request: u64,
     /// When the subscription was acknowledged, if it was and has not been given up since.
     since: Option<u64>,
-    /// How often each message has arrived.
+    /// Number of times that each message has arrived.
     received: BTreeMap<u64, u64>,
     /// Messages in the order of their first arrival.
     order: Vec<u64>,

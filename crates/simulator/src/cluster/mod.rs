@@ -31,7 +31,7 @@ use fulmar_client::simulation::Outcome;
 use fulmar_store::journal::{Applied, LogReader};
 
 use self::client::Client;
-use self::engine::{Engine, Sent};
+use self::engine::{Engine, InFlightRequest};
 use self::ledger::Ledger;
 pub use self::mistake::Mistake;
 use self::node::Node;
@@ -120,8 +120,9 @@ impl Simulation<Step> for Scene<'_> {
             }
             Step::Change(node) => self.change(node),
             Step::Subscribe(subscriber) => {
-                let request = self.ledger.toggle(subscriber);
-                self.clients[PAIRS + subscriber].subscribe(&mut self.nodes, request, now);
+                let (request, wanted) = self.ledger.toggle(subscriber);
+                let client = &mut self.clients[PAIRS + subscriber];
+                client.subscribe(&mut self.nodes, request, wanted, now);
             }
             Step::Connect(client, node) => self.connect(client, node),
             Step::Cut(client, lossy) => self.clients[client].cut(&mut self.nodes, lossy),
@@ -203,7 +204,7 @@ impl Scene<'_> {
     /// Changes that are acknowledged now.
     fn look_at_changes(&mut self) {
         let (nodes, ledger) = (&self.nodes, &mut self.ledger);
-        self.changes.retain(|(number, node, asked)| match nodes[*node].shared(*asked) {
+        self.changes.retain(|(number, node, asked)| match nodes[*node].shared(asked.0, asked.1) {
             Some(true) => {
                 ledger.change_acknowledged(*number);
                 false
@@ -252,7 +253,7 @@ impl Scene<'_> {
         let own = &mut self.nodes[node];
         for (id, request) in own.turn(Timestamp(time.cast_unsigned())) {
             if !own.cut {
-                self.engine.network.push(Sent { id, node, request });
+                self.engine.network.push(InFlightRequest { id, node, request });
             }
         }
         self.look_at_changes();
@@ -264,7 +265,7 @@ impl Scene<'_> {
             return;
         }
         let at = at % self.engine.network.len();
-        let Sent { id, node, request } = self.engine.network.remove(at);
+        let InFlightRequest { id, node, request } = self.engine.network.remove(at);
         if fate == Fate::Lost {
             return;
         }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::engine::{Answer, Appended, Control, Entry, Request};
 use super::mistake::Mistake;
-use super::writer::{Known, Writer};
+use super::writer::{AppendOutcome, Writer};
 use crate::settings::Settings;
 use crate::tables::{Rows, Tables};
 use crate::volume::{TableVolume, Volume as _};
@@ -29,12 +29,12 @@ const HOLD_OFF: Duration = Duration::from_secs(5);
 
 /// A request without an answer so far.
 #[derive(Clone, Copy)]
-struct Asked {
+struct UnansweredRequest {
     id: u64,
     at: Instant,
 }
 
-impl Asked {
+impl UnansweredRequest {
     fn is_lost(self, now: Instant) -> bool {
         now.saturating_duration_since(self.at) >= PATIENCE
     }
@@ -44,13 +44,13 @@ impl Asked {
 struct Keeper {
     holder: Holder,
     revision: u64,
-    asked: Option<Asked>,
+    asked: Option<UnansweredRequest>,
 }
 
 enum Role {
-    StandBy { watch: Watch, asked: Option<Asked>, look_at: Instant },
-    Taking { watch: Watch, revision: u64, asked: Option<Asked> },
-    Claiming { keeper: Keeper, asked: Option<Asked>, at_end: bool },
+    StandBy { watch: Watch, asked: Option<UnansweredRequest>, look_at: Instant },
+    Taking { watch: Watch, revision: u64, asked: Option<UnansweredRequest> },
+    Claiming { keeper: Keeper, asked: Option<UnansweredRequest>, at_end: bool },
     Serving(Box<Serving>),
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Node {
     /// The log as far as it was read, and the database behind that.
     reader: LogReader,
     tables: Tables,
-    /// What is on its disk.
+    /// Contents of its disk.
     disk: (LogPosition, Tables),
     pub(crate) inbox: VecDeque<(u64, Answer)>,
     next_id: u64,
@@ -165,7 +165,7 @@ impl Node {
     }
 
     /// Whether a change has been shared; `None` if the server that was asked has ended.
-    pub(crate) fn shared(&self, (generation, seq): (u64, Seq)) -> Option<bool> {
+    pub(crate) fn shared(&self, generation: u64, seq: Seq) -> Option<bool> {
         let Role::Serving(serving) = &self.role else { return None };
         (self.generation == generation).then(|| serving.storage.committed() >= seq)
     }
@@ -201,9 +201,9 @@ impl Node {
         }
     }
 
-    fn ask(&mut self, now: Instant) -> Asked {
+    fn new_request(&mut self, now: Instant) -> UnansweredRequest {
         self.next_id += 1;
-        Asked { id: self.next_id, at: now }
+        UnansweredRequest { id: self.next_id, at: now }
     }
 
     /// Handles one answer, and what is due. Returns the requests that it sends.
@@ -230,7 +230,7 @@ impl Node {
 
     fn act(&mut self, out: &mut Vec<(u64, Request)>) {
         let now = self.now();
-        let (asked, own) = (self.ask(now), self.own(false));
+        let (asked, own) = (self.new_request(now), self.own(false));
         let log = || Request::ReadLog(self.reader.position().number + 1);
         match &mut self.role {
             Role::StandBy { watch, asked: waits, look_at } => {
@@ -240,7 +240,7 @@ impl Node {
                 *waits = Some(asked);
                 if now >= *look_at {
                     *look_at = now + LOOK;
-                    watch.ask(now);
+                    watch.request_sent(now);
                     out.push((asked.id, Request::ReadControl));
                 } else {
                     out.push((asked.id, log()));
@@ -263,7 +263,7 @@ impl Node {
                 if waits.is_some_and(|waits| !waits.is_lost(now)) {
                     return;
                 }
-                let asked = Asked { id: asked.id + 1, ..asked };
+                let asked = UnansweredRequest { id: asked.id + 1, ..asked };
                 self.next_id = asked.id;
                 *waits = Some(asked);
                 if std::mem::take(at_end) {
@@ -278,7 +278,7 @@ impl Node {
         }
     }
 
-    fn act_serving(&mut self, asked: Asked, out: &mut Vec<(u64, Request)>) {
+    fn act_serving(&mut self, asked: UnansweredRequest, out: &mut Vec<(u64, Request)>) {
         let (own, released) = (self.own(false), self.own(true));
         let Role::Serving(serving) = &mut self.role else { return };
         if serving.released.is_some() && serving.keeper.asked.is_none() {
@@ -321,7 +321,7 @@ impl Node {
                 if let Answer::Control(revision, control) = answer {
                     let released = control.is_none_or(|control| control.released);
                     let held_off = self.hold_off.is_some_and(|until| now < until);
-                    if watch.look(revision, released, now) && !held_off {
+                    if watch.observe(revision, released, now) && !held_off {
                         // Each attempt has its own: the log may have an earlier claim of this process.
                         self.incarnation += 16;
                         let watch = std::mem::take(watch);
@@ -450,7 +450,7 @@ impl Node {
             _ => appended,
         };
         match serving.writer.answered(id, appended) {
-            Known::Stored(position, group) => {
+            AppendOutcome::Stored(position, group) => {
                 self.stored.push(position);
                 if let Some((seq, ops)) = group {
                     ops.iter().for_each(|op| self.tables.apply(op));
@@ -461,8 +461,8 @@ impl Node {
                     serving.released = Some(position);
                 }
             }
-            Known::Refused => self.stand_by(),
-            Known::Other => {}
+            AppendOutcome::Refused => self.stand_by(),
+            AppendOutcome::Other => {}
         }
     }
 }
@@ -505,7 +505,7 @@ fn claimant(incarnation: u64) -> Claimant<'static> {
 fn renew(
     keeper: &mut Keeper,
     own: Control,
-    asked: Asked,
+    asked: UnansweredRequest,
     now: Instant,
     out: &mut Vec<(u64, Request)>,
 ) {

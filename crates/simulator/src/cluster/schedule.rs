@@ -6,17 +6,16 @@ use fulmar_client::QoS;
 use super::engine::Strange;
 use crate::script::{Script, Setting, rng_of, vary, weighted};
 
-/// Nodes.
 pub(crate) const NODES: usize = 3;
 /// Publishers, and as many subscribers.
 pub(crate) const PAIRS: usize = 2;
 
-/// How a world is set up.
+/// Setup of a world.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Workers of each node's broker.
     pub workers: usize,
-    /// How fast each node's clock runs, in thousandths.
+    /// Speed of each node's clock, in thousandths.
     pub rates: [u32; NODES],
     /// Each publisher's quality of service.
     pub qos: [QoS; PAIRS],
@@ -26,7 +25,7 @@ pub struct Setup {
     pub strangers: bool,
 }
 
-/// What becomes of a request.
+/// Fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It is handled, and answered.
@@ -91,7 +90,7 @@ pub enum Step {
 /// A schedule of a cluster.
 pub type Schedule = Script<Setup>;
 
-/// How often each kind of step is drawn; some kinds are left out of a schedule.
+/// Frequency of each kind of step; some kinds are left out of a schedule.
 const WEIGHTS: [u32; 20] = [20, 8, 10, 2, 10, 20, 14, 20, 22, 8, 2, 3, 1, 1, 3, 1, 1, 1, 16, 1];
 /// Besides these, a row is changed after every twentieth step.
 const CHANGE_EVERY: usize = 20;

@@ -24,8 +24,8 @@ struct Record {
     sent_at: Option<Instant>,
 }
 
-/// What an answer means.
-pub(crate) enum Known {
+/// Meaning of an answer.
+pub(crate) enum AppendOutcome {
     /// A record is in the log, and with it perhaps a group.
     Stored(LogPosition, Option<(u64, Vec<Op>)>),
     /// Another node has claimed the log.
@@ -103,25 +103,25 @@ impl Writer {
         Some(Request::Append(record.position, record.bytes.clone()))
     }
 
-    pub(crate) fn answered(&mut self, id: u64, appended: &Appended) -> Known {
+    pub(crate) fn answered(&mut self, id: u64, appended: &Appended) -> AppendOutcome {
         let Some(at) = self.queue.iter().position(|record| record.sent.contains(&id)) else {
-            return Known::Other;
+            return AppendOutcome::Other;
         };
         match appended {
-            Appended::Refused => return Known::Refused,
+            Appended::Refused => return AppendOutcome::Refused,
             Appended::Displaced(found) => {
                 let Record { after, position, bytes, .. } = &self.queue[at];
                 let append = Append { after: *after, position: *position, bytes };
                 if append.displaced_by(found.as_read()) != AppendError::Displaced || at > 0 {
-                    return Known::Refused;
+                    return AppendOutcome::Refused;
                 }
                 self.continue_behind(append.after.passed());
-                return Known::Other;
+                return AppendOutcome::Other;
             }
             Appended::Stored => {}
         }
-        self.queue
-            .remove(at)
-            .map_or(Known::Other, |record| Known::Stored(record.position, record.ends))
+        self.queue.remove(at).map_or(AppendOutcome::Other, |record| {
+            AppendOutcome::Stored(record.position, record.ends)
+        })
     }
 }

@@ -56,7 +56,7 @@ const EXPIRY_S: u32 = 86_400;
 /// Readings of a schedule, at most.
 const MAX_READINGS: usize = 200;
 
-/// What all schedules share: folders, and a platform that has stored nothing.
+/// State that all schedules share: folders, and a platform that has stored nothing.
 pub struct Scenery {
     gateway: Folder,
     server: Folder,
@@ -160,7 +160,7 @@ impl<'a> Scene<'a> {
             elapsed: Duration::ZERO,
             devices: devices.collect::<Result<_, _>>()?,
             gateway,
-            uplink: Uplink::new((window, batching), version(*upstream_v5), began, now_ms)?,
+            uplink: Uplink::new(window, batching, version(*upstream_v5), began, now_ms)?,
             only_once: *upstream_v5,
             stalls: *stalls,
             clocks: *clocks,
@@ -190,8 +190,8 @@ impl Simulation<Step> for Scene<'_> {
             Step::Work { process, work } => {
                 self.packets += u64::from(self.world(process).work(work));
             }
-            Step::Take { process, most } => drop(self.take(process, most)?),
-            Step::Store { process: Process::Gateway, most } => drop(self.gateway.put(most)),
+            Step::Take { process, most } => drop(self.read_packets(process, most)?),
+            Step::Store { process: Process::Gateway, most } => drop(self.gateway.fill_outbox(most)),
             Step::Store { process: Process::Server, .. } => drop(self.server.store()),
             Step::Acknowledge { process } => drop(self.acknowledge(process)),
             Step::Uplink(wake) => drop(self.turn(wake)?),
@@ -317,11 +317,11 @@ impl Scene<'_> {
         Ok(received)
     }
 
-    fn take(&mut self, process: Process, most: usize) -> Result<bool, String> {
+    fn read_packets(&mut self, process: Process, most: usize) -> Result<bool, String> {
         let now = self.now();
         match process {
-            Process::Gateway => self.gateway.take(most, now),
-            Process::Server => self.server.take(most, now, |message| {
+            Process::Gateway => self.gateway.read_packets(most, now),
+            Process::Server => self.server.read_packets(most, now, |message| {
                 self.ledger.arrive(&message.topic, &message.payload, !self.stalls)
             }),
         }
@@ -415,9 +415,9 @@ impl Scene<'_> {
                 }
             }
             for process in PROCESSES {
-                busy |= self.take(process, usize::MAX)?;
+                busy |= self.read_packets(process, usize::MAX)?;
                 busy |= match process {
-                    Process::Gateway => self.gateway.put(usize::MAX),
+                    Process::Gateway => self.gateway.fill_outbox(usize::MAX),
                     Process::Server => self.server.store(),
                 };
                 busy |= self.acknowledge(process);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use fastrand::Rng;
 use fulmar_broker::{Arrival, Limits, PublishHook};
 use fulmar_gateway::forward;
-use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
+use fulmar_gateway::identity::{MessageIdentity, SentPublication, Stamper};
 use fulmar_gateway::mapping::{Direction, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Item, Outbox, Page, Policy};
 use fulmar_mirror::{Clocks, Reading};
@@ -32,7 +32,7 @@ const READ_BYTES: usize = 128 * 1024;
 const BOUNDS: Bounds =
     Bounds { max_bytes: 1 << 20, max_age_ms: None, policy: Policy::Refuse, max_file_bytes: None };
 
-/// What the session and the publish hook share.
+/// State that the session and the publish hook share.
 pub(crate) struct Shared {
     up: Mapping,
     stamper: Stamper,
@@ -49,7 +49,7 @@ impl PublishHook for Hook {
         if !shared.up.takes(arrival.topic) || arrival.client_id == shared.client_id {
             return None;
         }
-        let sent = Sent {
+        let sent = SentPublication {
             client_id: arrival.client_id,
             packet_id: arrival.packet_id.map(PacketId::get),
             dup: arrival.dup,
@@ -92,7 +92,7 @@ fn mapping() -> Mapping {
     Mapping::new(Direction::Up, rules).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-/// What a new process finds and makes.
+/// Starts a new process with what it finds.
 fn start(
     folder: &Folder,
     disk: Disk,
@@ -180,7 +180,7 @@ impl<'a> Gateway<'a> {
     }
 
     /// The session reads up to `most` packets.
-    pub(crate) fn take(&mut self, most: usize, now: Instant) -> Result<bool, String> {
+    pub(crate) fn read_packets(&mut self, most: usize, now: Instant) -> Result<bool, String> {
         let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms());
         let wall_ms = self.world.clocks().wall.cast_unsigned();
         let (received, mut wrong) = (&mut self.received, None);
@@ -194,7 +194,7 @@ impl<'a> Gateway<'a> {
                 properties: message.properties.as_properties(),
                 payload: &message.payload,
             };
-            match forward::item(&publish, &shared.up, NAME, &shared.stamper, (now_ms, wall_ms)) {
+            match forward::item(&publish, &shared.up, NAME, &shared.stamper, now_ms, wall_ms) {
                 Ok(item) => received.push(item),
                 Err(error) => {
                     wrong = Some(format!("{} is not forwarded: {error:?}", publish.topic))
@@ -205,12 +205,12 @@ impl<'a> Gateway<'a> {
     }
 
     /// Puts up to `most` of the received messages into the outbox; the same ones again after a failure.
-    pub(crate) fn put(&mut self, most: usize) -> bool {
+    pub(crate) fn fill_outbox(&mut self, most: usize) -> bool {
         if self.received.is_empty() {
             return false;
         }
         let tried = most.min(self.most).clamp(1, self.received.len());
-        match self.outbox.put(&self.received[..tried], self.world.now.0) {
+        match self.outbox.store(&self.received[..tried], self.world.now.0) {
             Ok(put) => {
                 self.received.drain(..tried);
                 self.most = tried.saturating_mul(2);

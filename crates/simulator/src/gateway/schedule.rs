@@ -7,9 +7,9 @@ use super::ledger::QUANTITIES;
 use crate::bad_disk::{Survival, Trouble};
 use crate::clock::Wall;
 use crate::script::{Script, Setting, rng_of, vary, weighted};
-use crate::work::Work;
+use crate::work::WorkStep;
 
-/// How a world is set up.
+/// Setup of a world.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Workers of the gateway's broker and of the server's.
@@ -29,7 +29,7 @@ pub struct Setup {
     pub clocks: bool,
 }
 
-/// What the gateway's connection upstream handles next.
+/// The next input that the gateway's connection upstream handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// A packet from upstream.
@@ -74,7 +74,7 @@ pub enum Step {
     /// A device reads a packet.
     Receive { device: usize },
     /// A broker's worker or its storage does something.
-    Work { process: Process, work: Work },
+    Work { process: Process, work: WorkStep },
     /// The gateway's session, or the platform, reads up to `most` packets from its broker.
     Take { process: Process, most: usize },
     /// What was read is put into the outbox, `most` messages at once, or stored by the platform.
@@ -117,7 +117,7 @@ pub type Schedule = Script<Setup>;
 /// Devices of a world, at most.
 const MAX_DEVICES: usize = 3;
 
-/// How often each kind of step is drawn; some kinds are left out of a schedule.
+/// Frequency of each kind of step; some kinds are left out of a schedule.
 const WEIGHTS: [u32; 22] =
     [14, 8, 2, 16, 28, 20, 18, 18, 12, 12, 12, 30, 1, 4, 1, 2, 1, 2, 2, 2, 1, 1];
 
@@ -187,12 +187,12 @@ impl Setup {
             2 => Step::Cut { end, lossy: rng.bool() },
             3 => Step::Receive { device },
             4 => {
-                let work = Work::Read { line: rng.usize(..8), stream: 0 };
+                let work = WorkStep::Read { line: rng.usize(..8), stream: 0 };
                 Step::Work { process, work }
             }
-            5 => Step::Work { process, work: Work::Exchange { worker } },
-            6 => Step::Work { process, work: Work::EndTurn { worker } },
-            7 => Step::Work { process, work: Work::Commit { most } },
+            5 => Step::Work { process, work: WorkStep::Exchange { worker } },
+            6 => Step::Work { process, work: WorkStep::EndTurn { worker } },
+            7 => Step::Work { process, work: WorkStep::Commit { most } },
             8 => Step::Take { process, most },
             9 => Step::Store { process, most },
             10 => Step::Acknowledge { process },

@@ -52,7 +52,7 @@ fn start(folder: &Folder, disk: Disk, rng: &mut Rng) -> Result<(Platform, Arc<Di
 /// A disk with a platform that has a twin and nothing else.
 pub(crate) fn blank(folder: &Folder) -> Disk {
     let disk = Arc::new(Disk::default());
-    folder.put(&disk);
+    folder.mount(&disk);
     let admin = Admin::open(folder.path(), &Database::File);
     let made = admin.and_then(|admin| admin.add_twin(TWIN, None, true));
     made.unwrap_or_else(|error| panic!("no platform: {error}"));
@@ -95,7 +95,7 @@ impl<'a> Server<'a> {
     }
 
     /// The client reads up to `most` packets, and shows the messages in them to `see`.
-    pub(crate) fn take(
+    pub(crate) fn read_packets(
         &mut self,
         most: usize,
         now: Instant,

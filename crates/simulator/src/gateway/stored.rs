@@ -18,7 +18,7 @@ const MEASUREMENTS: &str = "SELECT s.device, s.quantity, m.value, count(*) FROM 
 /// # Errors
 /// The file is damaged, or its sums contradict its measurements.
 pub(crate) fn read(folder: &Folder, disk: Disk) -> Result<Stored, String> {
-    folder.put(&Arc::new(disk));
+    folder.mount(&Arc::new(disk));
     let connection = folder.open_sound(fulmar_platform::DATABASE_FILE)?;
     measurements(&connection).map_err(|error| error.to_string())?
 }

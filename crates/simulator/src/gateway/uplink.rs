@@ -32,7 +32,8 @@ pub(crate) struct Uplink {
 
 impl Uplink {
     pub(crate) fn new(
-        (window, batching): (Window, Option<Batching>),
+        window: Window,
+        batching: Option<Batching>,
         version: Version,
         now: Instant,
         now_ms: u64,

@@ -80,7 +80,7 @@ impl World {
     pub(crate) fn ping(&mut self) {
         for line in 0..self.lines.len() {
             if self.lines[line].keeps_alive {
-                self.say(line, StreamKey::CONTROL, PINGREQ.to_vec());
+                self.client_sends(line, StreamKey::CONTROL, PINGREQ.to_vec());
             }
         }
     }
@@ -105,7 +105,7 @@ impl World {
         Timestamp(self.machine.shows.time.cast_unsigned())
     }
 
-    /// What the machine's clocks show.
+    /// Times that the machine's clocks show.
     #[cfg(feature = "worlds")]
     pub(crate) fn clocks(&self) -> fulmar_mirror::Reading {
         self.machine.shows

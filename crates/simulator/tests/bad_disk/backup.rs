@@ -17,7 +17,7 @@ fn fill_and_stand_still(folder: &Folder, first: u64, snapshot: impl FnOnce(&Disk
     let disk = Arc::new(Disk::default());
     folder.mount.replace(Arc::clone(&disk));
     let (sender, woken) = channel();
-    disk.tell(sender.clone());
+    disk.notify(sender.clone());
     let wake = Box::new(move || {
         // Nobody listens any more when the test is over.
         let _ = sender.send(());

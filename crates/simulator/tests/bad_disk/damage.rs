@@ -29,7 +29,7 @@ fn closed() -> (Folder, Disk) {
 /// Opens it with other bytes. `None` if it was refused as it should be.
 fn opened(folder: &Folder, bytes: Vec<u8>) -> Option<Tables> {
     let disk = Arc::new(Disk::default());
-    disk.put("broker.db", Some(bytes));
+    disk.set_file("broker.db", Some(bytes));
     match folder.open(disk) {
         Ok(restored) => Some(Tables::from(&restored)),
         Err(error) => {

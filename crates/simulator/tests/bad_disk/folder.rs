@@ -32,7 +32,7 @@ impl Folder {
     pub(crate) fn fill(&self, disk: &Arc<Disk>, most: u64) -> u64 {
         self.mount.replace(Arc::clone(disk));
         let (sender, woken) = channel();
-        disk.tell(sender.clone());
+        disk.notify(sender.clone());
         let wake = Box::new(move || {
             // Nobody listens any more when the test is over.
             let _ = sender.send(());

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 
 use super::RecordError;
 
-/// Session and flow.
 type SessionFlow = (u64, u64);
 
 /// Progress of a delivery.

@@ -14,7 +14,7 @@ pub enum Applied {
     Operations,
     /// A claim: this node writes from here on.
     Claimed {
-        /// Its name.
+        /// Name.
         node: String,
         /// See [`Claimant::incarnation`].
         incarnation: u64,

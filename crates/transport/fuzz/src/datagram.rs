@@ -4,7 +4,7 @@
 use libc::{BPF_JA, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_LD, BPF_MOD, BPF_RET, sock_filter};
 use quinn_proto::{ConnectionId, ConnectionIdGenerator};
 
-use crate::peek::{self, First};
+use crate::peek::{self, FirstPacket};
 use crate::server_id::ServerId;
 use crate::steering::{
     FirstCid, MAX_WORKERS, WorkerCids, may_be_ours, program, program_in_cluster,
@@ -134,15 +134,17 @@ fn check_header(datagram: &[u8]) {
     });
     let number = length_at.and_then(|at| number_at(datagram, at));
     let wanted = match kind {
-        None => First::Other,
-        Some((false, _)) => First::Short,
-        Some((true, 0)) => First::Early { token: number.is_some_and(|(length, _)| length > 0) },
-        Some((true, 1)) => First::Early { token: false },
+        None => FirstPacket::Other,
+        Some((false, _)) => FirstPacket::Short,
+        Some((true, 0)) => {
+            FirstPacket::Early { token: number.is_some_and(|(length, _)| length > 0) }
+        }
+        Some((true, 1)) => FirstPacket::Early { token: false },
         Some((true, 2)) => {
             let ends = |(length, at): (u64, usize)| at as u64 + length == datagram.len() as u64;
-            First::Handshake { alone: number.is_some_and(ends) }
+            FirstPacket::Handshake { alone: number.is_some_and(ends) }
         }
-        Some(_) => First::Other,
+        Some(_) => FirstPacket::Other,
     };
     assert_eq!(first, wanted);
 }

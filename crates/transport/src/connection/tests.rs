@@ -11,6 +11,7 @@ use fulmar_broker::{
 
 use super::*;
 use crate::config::Carrier;
+use crate::config::TransportLimits;
 
 /// Messages at QoS 1 that wait for the client, and the payload of each.
 const MESSAGES: usize = 300;

@@ -6,10 +6,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What every header of version 2 begins with.
+/// First bytes of every header of version 2.
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What every header of version 1 begins with.
+/// First bytes of every header of version 1.
 const VERSION_1: &[u8] = b"PROXY ";
 
 /// Signature, version and command, family and protocol, length of what follows.
@@ -23,7 +23,7 @@ const UNIX_BYTES: usize = 216;
 /// Bytes that a reader stores at most.
 pub const MAX_KEPT_BYTES: usize = FIXED_BYTES + INET6_BYTES;
 
-/// What a header says about a connection's client.
+/// Addresses that a header has for a connection's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// The proxy's client has this address.
@@ -94,7 +94,7 @@ impl HeaderReader {
         Ok((used + skipped, (skip == skipped).then_some(header)))
     }
 
-    /// How many bytes can be read without reading beyond the header; 0 when it is complete.
+    /// Number of bytes that can be read without reading beyond the header; 0 when it is complete.
     pub fn wanted(&self) -> usize {
         match (&self.known, parse(&self.kept)) {
             (Some((_, skip)), _) => *skip,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fulmar_text::network::site;
 use quinn_proto::ConnectionId;
 
-use super::peek::{self, First};
+use super::peek::{self, FirstPacket};
 use super::socket::Datagram;
 use super::steering::may_be_ours;
 
@@ -97,7 +97,7 @@ impl<K: Eq + Hash> Blamed<K> {
     }
 }
 
-/// How many handshakes fail, and so whether new clients must validate their address.
+/// Counts handshakes that fail, and so whether new clients must validate their address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandshakePressure(Option<Level>);
 
@@ -155,7 +155,9 @@ fulmar_text::with_defaults! {
 impl Admission {
     /// Returns a known client's datagram; an unknown client's is queued or dropped.
     pub(super) fn sort(&mut self, datagram: Datagram, now: Instant) -> Option<Datagram> {
-        let First::Early { token } = peek::first(&datagram.bytes) else { return Some(datagram) };
+        let FirstPacket::Early { token } = peek::first(&datagram.bytes) else {
+            return Some(datagram);
+        };
         if self.is_of_handshake(&datagram.bytes) {
             return Some(datagram);
         }

@@ -33,7 +33,7 @@ pub(super) const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
 /// its idle timeout. A reset is smaller than the packet it answers.
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long an address token (RFC 9000 section 8.1.3) is good.
+/// Lifetime of an address token (RFC 9000 section 8.1.3).
 const TOKEN_LIFETIME: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Unidirectional streams likewise: with these, quinn's table of the streams it may read is no larger.
@@ -91,7 +91,7 @@ pub struct QuicSettings {
     /// Whether small datagrams to clients with little to receive are sent again where packets are lost
     /// (`fulmar_congestion::copies`).
     pub copies: bool,
-    /// What the networks of clients lose, for all listeners and workers with these settings.
+    /// Losses of the networks of clients, for all listeners and workers with these settings.
     pub losses: Losses,
     /// Whether larger datagrams than 1200 bytes are tried. They save a sixth of the datagrams to a
     /// client that gets much, and cost every connection eight at its beginning, 6 KB each way.
@@ -180,7 +180,7 @@ impl QuicSettings {
     }
 }
 
-/// Which address tokens have been used. quinn-proto's log begins with the first token that it sees and refuses all
+/// Address tokens that have been used. quinn-proto's log begins with the first token that it sees and refuses all
 /// that expire sooner, with a warning for each: after a restart, most of the clients' tokens. A token that expires at
 /// `now` makes the log begin there.
 fn token_log(now: SystemTime) -> BloomTokenLog {

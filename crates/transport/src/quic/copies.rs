@@ -7,10 +7,10 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use fulmar_congestion::copies::{Copied, Copies, CopyQueue, Sent};
+use fulmar_congestion::copies::{Copied, Copies, CopyQueue, SentDatagram};
 use quinn_proto::{Connection, PathStats, Transmit};
 
-use super::losses::{Known, Losses};
+use super::losses::{Losses, PathLoss};
 use super::socket::{Socket, Unsent};
 
 /// Datagrams of one endpoint that wait for their copies; 300 bytes each, or 1200 of a handshake.
@@ -33,7 +33,7 @@ pub(super) struct ConnCopies {
 
 /// Looks now and then at what a connection has lost. `looked_ms` is when, on a clock that may begin anywhere and
 /// overflow: an instant would take four times the bytes, in every connection.
-pub(super) fn look(
+pub(super) fn update_losses(
     copies: &mut Option<Box<ConnCopies>>,
     looked_ms: &mut u32,
     inner: &Connection,
@@ -67,7 +67,7 @@ impl ConnCopies {
 
     /// Of a new connection from this address: `None` unless others have lost packets there.
     pub(super) fn expected(losses: &Losses, from: IpAddr, now: Instant) -> Option<Box<ConnCopies>> {
-        losses.of(from, now).map(|known| Box::new(ConnCopies::new(now, known.share)))
+        losses.expected(from, now).map(|known| Box::new(ConnCopies::new(now, known.share)))
     }
 
     /// First flights of a connection were sent again.
@@ -92,7 +92,7 @@ impl ConnCopies {
     }
 
     /// The connection, from this validated address, has ended; `round_trip` is the smoothed one.
-    pub(super) fn keep(
+    pub(super) fn remember_losses(
         &mut self,
         losses: &Losses,
         from: IpAddr,
@@ -100,7 +100,7 @@ impl ConnCopies {
         now: Instant,
     ) {
         if !std::mem::replace(&mut self.is_kept, true) {
-            losses.keep(from, Known { share: self.policy.loss(), round_trip }, now);
+            losses.remember(from, PathLoss { share: self.policy.loss(), round_trip }, now);
         }
     }
 
@@ -136,7 +136,9 @@ impl Waiting {
         let is_single = transmit.segment_size.is_none_or(|segment| segment >= bytes.len());
         let is_handshake = bytes.first().is_some_and(|first| first & LONG_HEADER != 0);
         let is_validated = is_validated && is_single;
-        let plan = copies.policy.sent(now, Sent { bytes: bytes.len(), is_handshake, is_validated });
+        let plan = copies
+            .policy
+            .sent(now, SentDatagram { bytes: bytes.len(), is_handshake, is_validated });
         self.0.push(now, plan, || Unsent::new(transmit, bytes));
     }
 
@@ -221,7 +223,7 @@ mod tests {
             (path.rtt, path.sent_packets, path.lost_packets) = (rtt, sent_packets, lost_packets);
             path
         };
-        let large = Sent { bytes: 1200, is_handshake: false, is_validated: true };
+        let large = SentDatagram { bytes: 1200, is_handshake: false, is_validated: true };
         copies.observe(begun, &path(100, 30), 1);
         assert_eq!(copies.policy.sent(begun, large).copies, 0);
         copies.observe(begun + 2 * rtt, &path(102, 30), 1);

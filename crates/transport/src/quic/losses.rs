@@ -17,33 +17,33 @@ use parking_lot::Mutex;
 
 /// Networks remembered, at most; beyond that, the one of which nothing was learned for longest is forgotten.
 const MAX_NETWORKS: usize = 1024;
-/// How long what was learned is used.
+/// Time for which what was learned is used.
 const BELIEVED: Duration = Duration::from_secs(3600);
 /// Less than this share of its packets is not worth remembering.
 const LEAST: f64 = 0.02;
 
-/// What networks of clients lose. Clones share it.
+/// Losses of networks of clients. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Losses(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    networks: Mutex<HashMap<IpAddr, (Known, Instant)>>,
-    /// How many there are, to be read without the lock.
+    networks: Mutex<HashMap<IpAddr, (PathLoss, Instant)>>,
+    /// Number of networks, to be read without the lock.
     count: AtomicUsize,
 }
 
-/// What the last connection from a network found.
+/// Path that the last connection from a network found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Known {
+pub(super) struct PathLoss {
     /// The share of packets that were lost.
     pub(super) share: f64,
     pub(super) round_trip: Duration,
 }
 
 impl Losses {
-    /// What a connection from this address is to expect.
-    pub(super) fn of(&self, address: IpAddr, now: Instant) -> Option<Known> {
+    /// Path that a connection from this address is to expect.
+    pub(super) fn expected(&self, address: IpAddr, now: Instant) -> Option<PathLoss> {
         if self.0.count.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -52,7 +52,7 @@ impl Losses {
     }
 
     /// Keeps what a connection has found.
-    pub(super) fn keep(&self, address: IpAddr, known: Known, now: Instant) {
+    pub(super) fn remember(&self, address: IpAddr, known: PathLoss, now: Instant) {
         let mut networks = self.0.networks.lock();
         if known.share < LEAST {
             networks.remove(&site(address));
@@ -77,20 +77,20 @@ fn is_old(at: Instant, now: Instant) -> bool {
 mod tests {
     use super::*;
 
-    fn known(share: f64) -> Known {
-        Known { share, round_trip: Duration::from_millis(70) }
+    fn known(share: f64) -> PathLoss {
+        PathLoss { share, round_trip: Duration::from_millis(70) }
     }
 
     #[test]
     fn losses_of_a_network_are_remembered_for_an_hour() {
         let (losses, now) = (Losses::default(), Instant::now());
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        losses.keep(address("2001:db8::1"), known(0.2), now);
-        assert_eq!(losses.of(address("2001:db8::2"), now + BELIEVED), Some(known(0.2)));
-        assert_eq!(losses.of(address("2001:db8:0:1::1"), now), None);
-        assert_eq!(losses.of(address("2001:db8::1"), now + 2 * BELIEVED), None);
-        losses.clone().keep(address("2001:db8::3"), known(0.01), now);
-        assert_eq!(losses.of(address("2001:db8::1"), now), None);
+        losses.remember(address("2001:db8::1"), known(0.2), now);
+        assert_eq!(losses.expected(address("2001:db8::2"), now + BELIEVED), Some(known(0.2)));
+        assert_eq!(losses.expected(address("2001:db8:0:1::1"), now), None);
+        assert_eq!(losses.expected(address("2001:db8::1"), now + 2 * BELIEVED), None);
+        losses.clone().remember(address("2001:db8::3"), known(0.01), now);
+        assert_eq!(losses.expected(address("2001:db8::1"), now), None);
     }
 
     #[test]
@@ -100,15 +100,16 @@ mod tests {
         let at = |number: u32| now + Duration::from_millis(number.into());
         let most = MAX_NETWORKS as u32;
         for number in 0..most {
-            losses.keep(address(number), known(0.1), at(number));
+            losses.remember(address(number), known(0.1), at(number));
         }
         // The first is stored again, then others follow.
-        losses.keep(address(0), known(0.2), at(most));
+        losses.remember(address(0), known(0.2), at(most));
         for number in most..most + 10 {
-            losses.keep(address(number), known(0.1), at(number + 1));
+            losses.remember(address(number), known(0.1), at(number + 1));
         }
         assert_eq!(losses.0.networks.lock().len(), MAX_NETWORKS);
-        let share = |number| losses.of(address(number), at(2 * most)).map(|known| known.share);
+        let share =
+            |number| losses.expected(address(number), at(2 * most)).map(|known| known.share);
         assert_eq!([share(0), share(1), share(10), share(11)], [Some(0.2), None, None, Some(0.1)]);
     }
 }

@@ -39,7 +39,7 @@ pub use extended_tls::{ExtendedTls, HandshakeData};
 pub use losses::Losses;
 pub use pieces::has_suspicious_pieces;
 pub use server_id::{NoServerId, ServerId};
-pub use silence::{Due, Silence};
+pub use silence::{Silence, SilenceAction};
 
 use crate::clock::Clock;
 use crate::config::QuicListener;
@@ -50,8 +50,9 @@ use admission::Admission;
 use conn::{Arrival, Proof, QuicConn, Sending, Setup, UnvalidatedPath};
 use copies::{ConnCopies, Waiting};
 use initial_rtt::ByRoundTrip;
-use peek::First;
+use peek::FirstPacket;
 use socket::{Datagram, Socket};
+pub(crate) use steering::EndpointSlot;
 use steering::FirstCid;
 use timers::Timers;
 
@@ -70,17 +71,6 @@ const DATAGRAMS_A_TURN: usize = 4096;
 
 /// Rest of a socket that cannot be read.
 const RECEIVE_PAUSE: Duration = Duration::from_millis(10);
-
-/// Where an endpoint stands among all.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// Worker.
-    pub(crate) index: usize,
-    /// Workers that share the port.
-    pub(crate) workers: usize,
-    /// Endpoint of this worker.
-    pub(crate) endpoint: usize,
-}
 
 /// The endpoint of its worker that a QUIC connection's token names; `None` for other tokens.
 pub(crate) fn endpoint_of(token: Token) -> Option<usize> {
@@ -102,7 +92,7 @@ pub(crate) struct QuicShard {
     by_round_trip: ByRoundTrip,
     policy: Arc<ListenerPolicy>,
     client_auth: ClientAuth,
-    place: Place,
+    place: EndpointSlot,
     clock: Clock,
     /// By connection handle.
     conns: Vec<Option<Box<QuicConn>>>,
@@ -135,7 +125,7 @@ impl QuicShard {
     pub(crate) fn new(
         socket: UdpSocket,
         listener: &QuicListener,
-        place: Place,
+        place: EndpointSlot,
         clock: Clock,
     ) -> Result<QuicShard, StartError> {
         let settings = &listener.settings;
@@ -246,7 +236,7 @@ impl QuicShard {
         let Datagram { remote, local_ip, ecn, bytes } = datagram;
         let length = bytes.len();
         let first = peek::first(&bytes);
-        if first == First::Short && self.is_misrouted(io, remote, &bytes) {
+        if first == FirstPacket::Short && self.is_misrouted(io, remote, &bytes) {
             return;
         }
         self.scratch.clear();
@@ -317,8 +307,7 @@ impl QuicShard {
             return;
         }
         // Not before a proof was asked for: an address that may be forged would take another network's share.
-        let Some(memory) =
-            io.shard.count_connection(peer, (TransportKind::Quic, Via::Socket), None)
+        let Some(memory) = io.shard.count_connection(peer, TransportKind::Quic, Via::Socket, None)
         else {
             self.endpoint.ignore(incoming);
             return;
@@ -326,14 +315,14 @@ impl QuicShard {
         let config = self.config_for_next().or_else(|| {
             // An address that is not validated may be forged.
             let losses = is_proven.then_some(&self.settings.losses)?;
-            let known = losses.of(peer.ip(), now)?;
+            let known = losses.expected(peer.ip(), now)?;
             self.by_round_trip.config(known.round_trip, &self.settings, &self.server)
         });
-        self.first_cid.take();
+        self.first_cid.take_id();
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
             Ok((handle, inner)) => {
                 let proof = if is_proven { Proof::Shown } else { Proof::Owed(length) };
-                self.begin(io, handle, inner, (proof, memory), now);
+                self.begin(io, handle, inner, proof, memory, now);
             }
             Err(error) => {
                 self.admission.failed(peer, is_proven, now);
@@ -352,7 +341,7 @@ impl QuicShard {
         if self.qlogs_left == 0 {
             tracing::warn!("{MAX_QLOGS} qlog files written; no more until the next start");
         }
-        let Place { index, endpoint, .. } = self.place;
+        let EndpointSlot { index, endpoint, .. } = self.place;
         let name = format!("{}-{endpoint}-{index}-{}.qlog", std::process::id(), self.generation);
         let file = match std::fs::File::create(folder.join(&name)) {
             Ok(file) => file,
@@ -375,7 +364,8 @@ impl QuicShard {
         io: &mut Io,
         handle: ConnectionHandle,
         inner: quinn_proto::Connection,
-        (proof, memory): (Proof, Box<MemoryShare>),
+        proof: Proof,
+        memory: Box<MemoryShare>,
         now: Instant,
     ) {
         let at = handle.0;
@@ -391,7 +381,7 @@ impl QuicShard {
         let settings = &self.settings;
         let terms = (must_know_first, proof, memory);
         let conn = QuicConn::new(inner, token, policy, terms, settings, now);
-        if let Some(cid) = self.first_cid.take() {
+        if let Some(cid) = self.first_cid.take_id() {
             self.admission.begun(at, cid);
         }
         self.conns[at] = Some(Box::new(conn));
@@ -460,7 +450,13 @@ impl QuicShard {
             let mut unvalidated = conn.unvalidated.take();
             if self.settings.copies {
                 let now_ms = io.shard.now().0 as u32;
-                copies::look(&mut conn.copies, &mut conn.looked_ms, &conn.inner, now_ms, now);
+                copies::update_losses(
+                    &mut conn.copies,
+                    &mut conn.looked_ms,
+                    &conn.inner,
+                    now_ms,
+                    now,
+                );
             }
             let (mut copies, mut setup) = (conn.copies.take(), conn.setup.take());
             let mut out = Out {
@@ -524,7 +520,7 @@ impl QuicShard {
         while let Some((at, key)) = self.timers.pop_due(now) {
             let Ok(index) = usize::try_from(key) else { continue };
             let Some(conn) = self.conns.get_mut(index).and_then(Option::as_mut) else { continue };
-            if !conn.timer.take(at) {
+            if !conn.timer.disarm_if(at) {
                 continue;
             }
             conn.on_timeout(io, now);

@@ -3,8 +3,9 @@
 
 /// The first packet of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum First {
-    /// What a new connection may begin with: an Initial or 0-RTT packet, or one of a version that is not ours.
+pub(super) enum FirstPacket {
+    /// A packet with which a new connection may begin: an Initial or 0-RTT packet, or one of a version that is not
+    /// ours.
     Early {
         /// It carries a token, which may prove its sender's address.
         token: bool,
@@ -25,17 +26,16 @@ const INITIAL: u8 = 0;
 const ZERO_RTT: u8 = 1;
 const HANDSHAKE: u8 = 2;
 
-/// What a datagram begins with.
-pub(super) fn first(datagram: &[u8]) -> First {
-    let Some(&flags) = datagram.first() else { return First::Other };
+pub(super) fn first(datagram: &[u8]) -> FirstPacket {
+    let Some(&flags) = datagram.first() else { return FirstPacket::Other };
     if flags & 0x80 == 0 {
-        return First::Short;
+        return FirstPacket::Short;
     }
     match flags >> 4 & 3 {
-        INITIAL => First::Early { token: has_token(datagram).unwrap_or(false) },
-        ZERO_RTT => First::Early { token: false },
-        HANDSHAKE => First::Handshake { alone: is_alone(datagram).unwrap_or(false) },
-        _ => First::Other,
+        INITIAL => FirstPacket::Early { token: has_token(datagram).unwrap_or(false) },
+        ZERO_RTT => FirstPacket::Early { token: false },
+        HANDSHAKE => FirstPacket::Handshake { alone: is_alone(datagram).unwrap_or(false) },
+        _ => FirstPacket::Other,
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn destination(datagram: &[u8]) -> Option<&[u8]> {
     rest.get(..usize::from(*length))
 }
 
-/// What follows the connection IDs of a long header.
+/// Bytes behind the connection IDs of a long header.
 fn after_ids(datagram: &[u8]) -> Option<&[u8]> {
     let mut rest = datagram.get(5..)?;
     for _ in 0..2 {
@@ -84,14 +84,17 @@ mod tests {
 
     #[test]
     fn strangers_are_told_from_clients_by_the_header() {
-        assert_eq!(first(&long(INITIAL, &[0, 1, 2])), First::Early { token: false });
-        assert_eq!(first(&long(INITIAL, &[0x40, 2, 9, 9])), First::Early { token: true });
-        assert_eq!(first(&long(ZERO_RTT, &[2, 9, 9])), First::Early { token: false });
-        assert_eq!(first(&long(HANDSHAKE, &[2, 9, 9])), First::Handshake { alone: true });
-        assert_eq!(first(&long(HANDSHAKE, &[2, 9, 9, 0xC0])), First::Handshake { alone: false });
-        assert_eq!(first(&long(3, &[])), First::Other);
-        assert_eq!(first(&[0x40, 1, 2]), First::Short);
-        assert_eq!(first(&[]), First::Other);
+        assert_eq!(first(&long(INITIAL, &[0, 1, 2])), FirstPacket::Early { token: false });
+        assert_eq!(first(&long(INITIAL, &[0x40, 2, 9, 9])), FirstPacket::Early { token: true });
+        assert_eq!(first(&long(ZERO_RTT, &[2, 9, 9])), FirstPacket::Early { token: false });
+        assert_eq!(first(&long(HANDSHAKE, &[2, 9, 9])), FirstPacket::Handshake { alone: true });
+        assert_eq!(
+            first(&long(HANDSHAKE, &[2, 9, 9, 0xC0])),
+            FirstPacket::Handshake { alone: false }
+        );
+        assert_eq!(first(&long(3, &[])), FirstPacket::Other);
+        assert_eq!(first(&[0x40, 1, 2]), FirstPacket::Short);
+        assert_eq!(first(&[]), FirstPacket::Other);
     }
 
     #[test]
@@ -104,7 +107,11 @@ mod tests {
                 (end >= 14).then_some(&[7; 8][..]),
                 "{end} bytes"
             );
-            assert_eq!(first(&whole[..end]), First::Handshake { alone: false }, "{end} bytes");
+            assert_eq!(
+                first(&whole[..end]),
+                FirstPacket::Handshake { alone: false },
+                "{end} bytes"
+            );
         }
     }
 }

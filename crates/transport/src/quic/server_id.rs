@@ -35,7 +35,7 @@ impl ServerId {
         ServerId(hash.as_ref().first_chunk().copied().unwrap_or_default())
     }
 
-    /// What a connection ID begins with.
+    /// Beginning of a connection ID.
     pub fn prefix(self) -> [u8; Self::PREFIX_BYTES] {
         let mut prefix = [CONFIGURATION; Self::PREFIX_BYTES];
         prefix[1..].copy_from_slice(&self.0);

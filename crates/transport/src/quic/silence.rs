@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 use fulmar_broker::grace_after_pause;
 use quinn_proto::transport_parameters::TransportParameters;
 
-/// What to do when a time is reached.
+/// Action when a time is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum SilenceAction {
     /// A PING, so that the client does not close the connection.
     Ask,
     /// The client has been silent for too long: the connection has ended.
     GiveUp,
 }
 
-/// How long a QUIC connection has been silent, and what to do about it: a PING, or the end.
+/// Time for which a QUIC connection has been silent, and what to do about it: a PING, or the end.
 #[derive(Debug)]
 pub struct Silence {
     received_at: Instant,
@@ -80,10 +80,14 @@ impl Silence {
         Duration::from_millis((self.limit_ms.min(self.clients_ms) / 8).max(1).into())
     }
 
-    /// What is due next and when, for a client whose Keep Alive allows this silence, if it has one.
-    pub fn next(&self, allowed: Option<Duration>, rtt: Duration) -> Option<(Instant, Due)> {
+    /// The next action and its time, for a client whose Keep Alive allows this silence, if it has one.
+    pub fn next(
+        &self,
+        allowed: Option<Duration>,
+        rtt: Duration,
+    ) -> Option<(Instant, SilenceAction)> {
         let Some(allowed) = allowed else {
-            return Some((self.after(self.limit_ms, rtt), Due::GiveUp));
+            return Some((self.after(self.limit_ms, rtt), SilenceAction::GiveUp));
         };
         let own = self.clients_ms;
         if Duration::from_millis(own.into()) >= allowed {
@@ -91,8 +95,11 @@ impl Silence {
         }
         Some(match self.pinged {
             // Time for it to answer, and to be pinged again if that is lost.
-            false => (self.received_at + Duration::from_millis(u64::from(own) * 2 / 3), Due::Ask),
-            true => (self.after(own, rtt), Due::GiveUp),
+            false => (
+                self.received_at + Duration::from_millis(u64::from(own) * 2 / 3),
+                SilenceAction::Ask,
+            ),
+            true => (self.after(own, rtt), SilenceAction::GiveUp),
         })
     }
 
@@ -159,11 +166,11 @@ mod tests {
         let now = Instant::now();
         for own in [&[][..], &[0x01, 0x04, 0x80, 0x01, 0x5F, 0x90]] {
             let mut silence = client(now, own);
-            assert_eq!(silence.next(None, RTT), Some((now + seconds(30), Due::GiveUp)));
+            assert_eq!(silence.next(None, RTT), Some((now + seconds(30), SilenceAction::GiveUp)));
             silence.heard(now + seconds(29));
-            assert_eq!(silence.next(None, RTT), Some((now + seconds(59), Due::GiveUp)));
+            assert_eq!(silence.next(None, RTT), Some((now + seconds(59), SilenceAction::GiveUp)));
             let far = seconds(20);
-            assert_eq!(silence.next(None, far), Some((now + seconds(109), Due::GiveUp)));
+            assert_eq!(silence.next(None, far), Some((now + seconds(109), SilenceAction::GiveUp)));
         }
     }
 
@@ -173,7 +180,10 @@ mod tests {
         let mut silence = client(now, &[]);
         let (late, end) = (seconds(100), now + seconds(30));
         assert!(silence.excuse_pause(late));
-        assert_eq!(silence.next(None, RTT), Some((end + late + seconds(60), Due::GiveUp)));
+        assert_eq!(
+            silence.next(None, RTT),
+            Some((end + late + seconds(60), SilenceAction::GiveUp))
+        );
         assert!(!silence.excuse_pause(Duration::from_millis(3)));
     }
 
@@ -197,10 +207,10 @@ mod tests {
         // 30 s.
         let mut silence = client(now, &[0x01, 0x04, 0x80, 0x00, 0x75, 0x30]);
         let allowed = Some(seconds(90));
-        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(20), Due::Ask)));
+        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(20), SilenceAction::Ask)));
         silence.has_asked();
-        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(30), Due::GiveUp)));
+        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(30), SilenceAction::GiveUp)));
         silence.heard(now + seconds(21));
-        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(41), Due::Ask)));
+        assert_eq!(silence.next(allowed, RTT), Some((now + seconds(41), SilenceAction::Ask)));
     }
 }

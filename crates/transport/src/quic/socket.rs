@@ -203,7 +203,7 @@ impl Unsent {
         }
     }
 
-    /// Its bytes, without the headers of UDP and IP.
+    /// Bytes, without the headers of UDP and IP.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -18,6 +18,17 @@ use socket2::Socket;
 
 use super::server_id::ServerId;
 
+/// Where an endpoint stands among all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EndpointSlot {
+    /// Worker.
+    pub(crate) index: usize,
+    /// Workers that share the port.
+    pub(crate) workers: usize,
+    /// Endpoint of this worker.
+    pub(crate) endpoint: usize,
+}
+
 /// The most workers among which one byte distributes connections evenly enough.
 pub(crate) const MAX_WORKERS: usize = 64;
 
@@ -35,7 +46,7 @@ pub(super) fn may_be_ours(cid: &[u8]) -> bool {
 pub(super) struct FirstCid(Arc<Mutex<Option<ConnectionId>>>);
 
 impl FirstCid {
-    pub(super) fn take(&self) -> Option<ConnectionId> {
+    pub(super) fn take_id(&self) -> Option<ConnectionId> {
         self.0.lock().take()
     }
 }

@@ -11,7 +11,7 @@ pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
-/// What the heap holds for one connection. A busy connection's deadline swings between
+/// The entry of the heap for one connection. A busy connection's deadline swings between
 /// milliseconds (loss, pacing) and the idle timeout; without `after` every swing back would leave
 /// one more entry behind for as long as that timeout.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Armed {
 
 impl Armed {
     /// Whether an entry that came up at `at` is the one waited for; it is used up then.
-    pub(crate) fn take(&mut self, at: Instant) -> bool {
+    pub(crate) fn disarm_if(&mut self, at: Instant) -> bool {
         let is_next = self.next == Some(at);
         if is_next {
             self.next = self.after.take();
@@ -76,11 +76,11 @@ mod tests {
             timers.arm(7, &mut armed, Some(after(turn)));
             let (at, key) = timers.pop_due(after(turn)).expect("the near deadline");
             assert_eq!((at, key), (after(turn), 7));
-            assert!(armed.take(at));
+            assert!(armed.disarm_if(at));
             assert!(timers.heap.len() <= 2, "{} entries", timers.heap.len());
         }
         let (at, _) = timers.pop_due(after(60_000)).expect("the far deadline");
-        assert!(armed.take(at));
+        assert!(armed.disarm_if(at));
         assert_eq!(timers.next(), None);
     }
 
@@ -93,7 +93,7 @@ mod tests {
             timers.arm(1, &mut armed, Some(after(ms)));
         }
         let due = std::iter::from_fn(|| timers.pop_due(after(300)));
-        let taken: Vec<bool> = due.map(|(at, _)| armed.take(at)).collect();
+        let taken: Vec<bool> = due.map(|(at, _)| armed.disarm_if(at)).collect();
         // 200 was superseded by 100; 300 is the one kept in mind.
         assert_eq!(taken, [true, false, true]);
     }

@@ -26,7 +26,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Result as SqlResult};
 
 use super::TicketError;
 
-/// Of the layout below; a store of another version is dropped, as tickets are no loss.
+/// Version of the layout below; a store of another version is dropped, as tickets are no loss.
 const VERSION: i64 = 1;
 
 /// Largest size of the file: 65,536 sessions of 1 KiB; without client certificates they take a

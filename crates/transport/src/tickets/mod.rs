@@ -48,9 +48,9 @@ pub enum TicketError {
     /// The system refuses a file.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// Another process has it open.
@@ -61,14 +61,14 @@ pub enum TicketError {
     /// SQLite cannot work with the file, not even with a new one.
     #[error("cannot store TLS tickets in {path}: {source}")]
     Database {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What SQLite said.
+        /// Error of SQLite.
         source: rusqlite::Error,
     },
 }
 
-/// What became of tickets since the store was opened.
+/// Counts of tickets since the store was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TicketCounts {
     /// Put into the store.
@@ -159,7 +159,7 @@ impl Tickets {
         Tickets { table, path, max, clock, counters: Counters::default() }
     }
 
-    /// What became of tickets so far.
+    /// Counts of tickets so far.
     pub fn counts(&self) -> TicketCounts {
         let held = self.table.lock().as_ref().map_or(0, |table| table.held as u64);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -185,7 +185,7 @@ impl Tickets {
         table.map_or(Ok(()), |table| table.store.close())
     }
 
-    fn keep(&self, id: &[u8], session: &[u8]) -> bool {
+    fn store(&self, id: &[u8], session: &[u8]) -> bool {
         let mut table = self.table.lock();
         let (Some(table), Some(now)) = (table.as_mut(), self.now()) else { return false };
         if session.len() > MAX_SESSION_BYTES {
@@ -220,7 +220,7 @@ impl Tickets {
 
     fn remove(&self, id: &[u8]) -> Option<Vec<u8>> {
         let mut table = self.table.lock();
-        let taken = table.as_mut()?.take(id);
+        let taken = table.as_mut()?.delete(id);
         drop(table);
         match taken {
             Ok(Some((born, session))) => {
@@ -275,7 +275,7 @@ impl Table {
         Ok(())
     }
 
-    fn take(&mut self, id: &[u8]) -> rusqlite::Result<Option<(u64, Vec<u8>)>> {
+    fn delete(&mut self, id: &[u8]) -> rusqlite::Result<Option<(u64, Vec<u8>)>> {
         let mut delete = self
             .store
             .connection
@@ -321,7 +321,7 @@ impl Table {
 
 impl StoresServerSessions for Tickets {
     fn put(&self, ticket: Vec<u8>, session: Vec<u8>) -> bool {
-        self.keep(&ticket, &session)
+        self.store(&ticket, &session)
     }
 
     /// Finds nothing: only TLS 1.2 asks without taking.

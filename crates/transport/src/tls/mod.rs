@@ -51,7 +51,7 @@ pub enum TlsError {
     Tickets(#[from] TicketError),
 }
 
-/// What clients' certificates are verified against.
+/// Roots and revocations against which clients' certificates are verified.
 #[derive(Clone, Debug)]
 pub struct ClientTrust {
     /// The CAs.
@@ -258,7 +258,7 @@ pub fn client_name(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
     let until = fulmar_certs::end_of_chain(chain)?.duration_since(UNIX_EPOCH).ok()?;
     // The last second is within the validity (RFC 5280 section 4.1.2.5).
     let until = u64::try_from(until.as_millis()).ok()?.saturating_add(1000);
-    let number = CertificateId::of(leaf).map(|id| id.0);
+    let number = CertificateId::from_certificate(leaf).map(|id| id.0);
     let certificate = PeerCertificate { number, until: Timestamp(until) };
     PeerIdentity::certified(&name, certificate).ok()
 }

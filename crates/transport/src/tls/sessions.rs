@@ -28,7 +28,7 @@ pub(super) struct MemorySessions(Mutex<Ring>);
 
 /// Where a session is in [`Ring::bytes`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct ByteRange {
     start: usize,
     end: usize,
 }
@@ -37,9 +37,9 @@ struct Ring {
     bytes: Vec<u8>,
     /// Where the next session goes.
     at: usize,
-    places: HashMap<Name, Place>,
+    places: HashMap<Name, ByteRange>,
     /// From the oldest to the newest, with those that were taken or replaced since.
-    order: VecDeque<(Name, Place)>,
+    order: VecDeque<(Name, ByteRange)>,
     max: usize,
     max_bytes: usize,
 }
@@ -56,7 +56,7 @@ impl Ring {
         Ring { bytes, at: 0, places, order, max, max_bytes }
     }
 
-    fn put(&mut self, name: Name, session: &[u8]) {
+    fn insert(&mut self, name: Name, session: &[u8]) {
         while self.places.len() >= self.max || self.order.len() >= 2 * self.max {
             self.forget_oldest();
         }
@@ -71,7 +71,7 @@ impl Ring {
     }
 
     /// Where this many bytes go; what is there may have to be forgotten.
-    fn place_for(&mut self, length: usize) -> Place {
+    fn place_for(&mut self, length: usize) -> ByteRange {
         if self.at + length > self.bytes.len() {
             let beginning_is_free = self.oldest().is_none_or(|old| length <= old.start);
             if beginning_is_free || self.at + length > self.max_bytes {
@@ -81,14 +81,14 @@ impl Ring {
                 self.at = 0;
             }
         }
-        let place = Place { start: self.at, end: self.at + length };
+        let place = ByteRange { start: self.at, end: self.at + length };
         if self.bytes.len() < place.end {
             self.bytes.resize(place.end, 0);
         }
         place
     }
 
-    fn oldest(&self) -> Option<Place> {
+    fn oldest(&self) -> Option<ByteRange> {
         self.order.front().map(|&(_, place)| place)
     }
 
@@ -105,7 +105,7 @@ impl Ring {
         Some(self.bytes[place.start..place.end].to_vec())
     }
 
-    fn take(&mut self, name: &Name) -> Option<Vec<u8>> {
+    fn remove(&mut self, name: &Name) -> Option<Vec<u8>> {
         let session = self.get(name);
         if let Some(place) = self.places.remove(name) {
             // Its secrets have been used.
@@ -121,7 +121,7 @@ impl StoresServerSessions for MemorySessions {
         if session.is_empty() || session.len() > MAX_SESSION_BYTES {
             return false;
         }
-        self.0.lock().put(name, &session);
+        self.0.lock().insert(name, &session);
         true
     }
 
@@ -130,7 +130,7 @@ impl StoresServerSessions for MemorySessions {
     }
 
     fn take(&self, name: &[u8]) -> Option<Vec<u8>> {
-        self.0.lock().take(name.try_into().ok()?)
+        self.0.lock().remove(name.try_into().ok()?)
     }
 
     fn can_cache(&self) -> bool {
@@ -177,7 +177,7 @@ mod tests {
         for number in 0..100_000_u32 {
             let mut name = name(0);
             name[..4].copy_from_slice(&number.to_be_bytes());
-            ring.put(name, &[7; 150]);
+            ring.insert(name, &[7; 150]);
             let back = number.saturating_sub(99);
             name[..4].copy_from_slice(&back.to_be_bytes());
             assert!(ring.get(&name).is_some(), "{back} at {number}");
@@ -195,12 +195,12 @@ mod tests {
             for (number, length, byte) in steps {
                 let name = name(number);
                 if length < 20 {
-                    let (found, kept) = (ring.take(&name), model.remove(&name));
+                    let (found, kept) = (ring.remove(&name), model.remove(&name));
                     prop_assert!(found.is_none() || found == kept);
                     continue;
                 }
                 let session = vec![byte; length];
-                ring.put(name, &session);
+                ring.insert(name, &session);
                 model.insert(name, session);
                 for (name, session) in &model {
                     let found = ring.get(name);

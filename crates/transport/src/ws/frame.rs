@@ -25,7 +25,7 @@ pub(crate) enum CloseCode {
     Unsupported = 1003,
 }
 
-/// What the peer sent.
+/// A frame of the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event<'a> {
     /// Bytes of the MQTT stream.

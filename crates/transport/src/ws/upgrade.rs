@@ -23,7 +23,7 @@ const PROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 pub const NOT_THIS_PAGE: &str = "pages of this origin may not connect: add it to [http] allowed_origins, or, behind a proxy, \
      have the proxy pass on the Host header";
 
-/// What to do with the bytes received so far.
+/// The next step with the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Upgrade {
     /// Wait for more.
@@ -100,7 +100,7 @@ pub fn choose_protocol(request: &Request) -> Result<Option<&'static str>, Refusa
 pub struct Refusal {
     /// Status code and its name.
     pub status: &'static str,
-    /// What the client should do instead, in a sentence.
+    /// Advice to the client, in a sentence.
     pub reason: &'static str,
 }
 

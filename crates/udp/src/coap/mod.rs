@@ -220,13 +220,13 @@ impl Service {
             let deadline = sessions.chain(self.coap_to_mqtt.server.deadline()).min();
             tokio::select! {
                 Some((address, datagram)) = datagrams.recv() => {
-                    self.take(address, &datagram);
+                    self.handle_datagram(address, &datagram);
                     // All other waiting datagrams first, before anything is answered: the broker commits them together.
-                    udp::take_waiting(&mut datagrams, |address, datagram| self.take(address, datagram));
+                    udp::take_waiting(&mut datagrams, |address, datagram| self.handle_datagram(address, datagram));
                 }
                 Some((user, event)) = events.recv() => self.coap_to_mqtt.on_broker_event(user, event),
                 () = udp::until(deadline) => {
-                    let take = |address, datagram: &[u8]| self.take(address, datagram);
+                    let take = |address, datagram: &[u8]| self.handle_datagram(address, datagram);
                     udp::take_all(&mut datagrams, take).await;
                     self.on_deadline();
                 }
@@ -261,7 +261,7 @@ impl Service {
     }
 
     /// Handles a datagram from a socket.
-    fn take(&mut self, address: Address, datagram: &[u8]) {
+    fn handle_datagram(&mut self, address: Address, datagram: &[u8]) {
         let now = Instant::now();
         let Some(socket) = self.sockets.get_mut(address.listener) else { return };
         if let Some(secure) = &mut socket.secure {

@@ -240,7 +240,7 @@ impl Secure {
         if self.is_begun(address, hello) {
             return;
         }
-        let Some(mut entry) = self.take(address) else { return };
+        let Some(mut entry) = self.remove_entry(address) else { return };
         entry.next = None;
         if entry.session.is_open() {
             self.due.insert((entry.due, address));
@@ -292,7 +292,7 @@ impl Secure {
         outcomes: &mut Vec<Outcome>,
         work: impl FnOnce(&mut Entry, &dyn Fn(&[u8], bool) -> Option<DtlsSession>) -> bool,
     ) {
-        let Some(mut entry) = self.take(address) else { return };
+        let Some(mut entry) = self.remove_entry(address) else { return };
         let was_open = entry.session.is_open();
         let mut alive = work(&mut entry, &|hello, proven| self.accept(now, address, hello, proven));
         let mut opened = entry.session.is_open() && !was_open;
@@ -345,7 +345,7 @@ impl Secure {
     }
 
     /// Removes an entry and the references to it.
-    fn take(&mut self, address: Address) -> Option<Entry> {
+    fn remove_entry(&mut self, address: Address) -> Option<Entry> {
         let entry = self.sessions.remove(&address)?;
         self.due.remove(&(entry.due, address));
         for id in entry.ids() {
@@ -406,7 +406,7 @@ impl Secure {
         let oldest =
             self.sessions.iter().min_by_key(|(_, entry)| (entry.session.is_open(), entry.heard));
         let Some((&address, _)) = oldest else { return };
-        if let Some(entry) = self.take(address) {
+        if let Some(entry) = self.remove_entry(address) {
             outcomes.extend(entry.session.is_open().then_some(Outcome::Closed(address)));
         }
     }

@@ -76,7 +76,7 @@ impl BrokerConnection {
     }
 
     /// Sends a session's request, except those to open or close a connection or to publish.
-    pub(super) fn ask(&self, request: &Request) {
+    pub(super) fn send_request(&self, request: &Request) {
         match request {
             Request::Release(packet_id) => {
                 self.0.acknowledge(AckKind::Pubrel, *packet_id, ReasonCode::Success);

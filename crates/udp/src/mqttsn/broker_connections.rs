@@ -45,7 +45,6 @@ struct Parked {
     open: Open,
 }
 
-/// All connections.
 pub(super) struct BrokerConnections {
     handoff: Handoff,
     events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
@@ -121,7 +120,7 @@ impl BrokerConnections {
             }
             request => {
                 if let Some(connection) = self.connection(owner) {
-                    connection.ask(&request);
+                    connection.send_request(&request);
                 }
             }
         }

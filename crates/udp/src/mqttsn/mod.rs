@@ -202,13 +202,13 @@ impl Service {
             let deadline = self.server.deadline().into_iter().chain(advertising).min();
             tokio::select! {
                 Some((address, datagram)) = datagrams.recv() => {
-                    self.take(address, &datagram);
+                    self.handle_datagram(address, &datagram);
                     // All other waiting datagrams first, before anything is answered: the broker commits them together.
-                    udp::take_waiting(&mut datagrams, |address, datagram| self.take(address, datagram));
+                    udp::take_waiting(&mut datagrams, |address, datagram| self.handle_datagram(address, datagram));
                 }
                 Some((id, event)) = events.recv() => self.connections.on_event(&mut self.server, id, event),
                 () = udp::until(deadline) => {
-                    let take = |address, datagram: &[u8]| self.take(address, datagram);
+                    let take = |address, datagram: &[u8]| self.handle_datagram(address, datagram);
                     udp::take_all(&mut datagrams, take).await;
                     self.on_deadline();
                 }
@@ -236,7 +236,7 @@ impl Service {
         }
     }
 
-    fn take(&mut self, address: Address, datagram: &[u8]) {
+    fn handle_datagram(&mut self, address: Address, datagram: &[u8]) {
         let trust = if address.is_near() { Trust::Proven } else { Trust::Claimed };
         if let Err(error) = self.server.receive(Instant::now(), address, trust, datagram) {
             let bytes = datagram.len();

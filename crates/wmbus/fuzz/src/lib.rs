@@ -38,7 +38,7 @@ pub fn decode(data: &[u8]) {
 
 fn received(bytes: &[u8], format: Option<Format>) {
     let received = Received { bytes: bytes.to_vec(), format, ..Received::default() };
-    let sighting = Sighting::of(&received, None);
+    let sighting = Sighting::from_received(&received, None);
     let mut decoder = decoder();
     let first = decoder.decode(&received);
     if let Ok(telegram) = &first {

@@ -34,7 +34,7 @@ impl<'a> Afl<'a> {
     pub(crate) fn parse(payload: &'a [u8]) -> Result<Self, Error> {
         let mut outer = Fields::new(payload, "authentication layer");
         let [_, length] = outer.array()?;
-        let mut fields = Fields::new(outer.take(usize::from(length))?, "authentication layer");
+        let mut fields = Fields::new(outer.bytes(usize::from(length))?, "authentication layer");
         let flags = u16::from_le_bytes(fields.array()?);
         if flags & MORE != 0 || flags & 0xFF != 0 {
             return Err(Error::Fragment(flags as u8));
@@ -52,7 +52,7 @@ impl<'a> Afl<'a> {
         let counter = if has(COUNTER) { Some(fields.array()?) } else { None };
         let mac = match (has(MAC), control) {
             (false, _) => None,
-            (true, Some(control)) => Some(fields.take(mac_bytes(control)?)?),
+            (true, Some(control)) => Some(fields.bytes(mac_bytes(control)?)?),
             (true, None) => return Err(Error::Malformed("authentication layer")),
         };
         let length = if has(LENGTH) { Some(fields.array()?) } else { None };

@@ -32,7 +32,7 @@ impl<'a> Fields<'a> {
         Ok(*head)
     }
 
-    pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let (head, rest) = self.rest.split_at_checked(count).ok_or(Error::Short(self.layer))?;
         self.rest = rest;
         Ok(head)

@@ -67,7 +67,6 @@ impl Coding {
 /// A record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader<'a> {
-    /// All of it.
     pub(crate) bytes: &'a [u8],
     pub(crate) coding: Coding,
     pub(crate) function: Function,

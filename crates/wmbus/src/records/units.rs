@@ -36,7 +36,6 @@ pub(crate) struct Meaning {
     pub(crate) kind: Kind,
     /// The data are multiplied by ten to this power ...
     pub(crate) exponent: i8,
-    /// ... and by this.
     pub(crate) factor: f64,
     pub(crate) qualifiers: Vec<&'static str>,
 }
@@ -61,7 +60,7 @@ impl Meaning {
         }
     }
 
-    fn of(quantity: &'static str, kind: Kind) -> Self {
+    fn without_unit(quantity: &'static str, kind: Kind) -> Self {
         Self { kind, ..Self::new(quantity, "", 0) }
     }
 
@@ -87,7 +86,7 @@ impl Meaning {
         let mut meaning = match header.vif {
             0xFB | 0xFD => {
                 let Some((&code, rest)) = extensions.split_first() else {
-                    return Self::of("unknown", Kind::Number);
+                    return Self::without_unit("unknown", Kind::Number);
                 };
                 extensions = rest;
                 if header.vif == 0xFB {
@@ -97,7 +96,7 @@ impl Meaning {
                 }
             }
             // Everything after it is manufacturer-specific.
-            0x7F | 0xFF => return Self::of("manufacturer specific", Kind::Bits),
+            0x7F | 0xFF => return Self::without_unit("manufacturer specific", Kind::Bits),
             0x7C | 0xFC => {
                 let text: String = header.text.iter().rev().map(|byte| char::from(*byte)).collect();
                 Self { unit: Cow::Owned(text), ..Self::new("plain text unit", "", 0) }
@@ -169,16 +168,16 @@ fn primary(code: u8) -> Meaning {
         0x60..=0x63 => Meaning::new("temperature difference", "K", low(3) - 3),
         0x64..=0x67 => Meaning::new("external temperature", "°C", low(3) - 3),
         0x68..=0x6B => Meaning::new("pressure", "bar", low(3) - 3),
-        0x6C => Meaning::of("date", Kind::Moment),
-        0x6D => Meaning::of("date and time", Kind::Moment),
+        0x6C => Meaning::without_unit("date", Kind::Moment),
+        0x6D => Meaning::without_unit("date and time", Kind::Moment),
         0x6E => Meaning::new("heat cost allocation", "units", 0).unsigned(),
         0x70..=0x73 => Meaning::duration("averaging duration", code),
         0x74..=0x77 => Meaning::duration("actuality duration", code),
-        0x78 => Meaning::of("fabrication number", Kind::Label),
-        0x79 => Meaning::of("enhanced identification", Kind::Label),
-        0x7A => Meaning::of("bus address", Kind::Unsigned),
-        0x7E => Meaning::of("any", Kind::Number),
-        _ => Meaning::of("unknown", Kind::Number),
+        0x78 => Meaning::without_unit("fabrication number", Kind::Label),
+        0x79 => Meaning::without_unit("enhanced identification", Kind::Label),
+        0x7A => Meaning::without_unit("bus address", Kind::Unsigned),
+        0x7E => Meaning::without_unit("any", Kind::Number),
+        _ => Meaning::without_unit("unknown", Kind::Number),
     }
 }
 
@@ -215,16 +214,16 @@ fn first_extension(code: u8) -> Meaning {
         0x70..=0x73 => Meaning::new("temperature limit", "°F", low(3) - 3),
         0x74..=0x77 => Meaning::new("temperature limit", "°C", low(3) - 3),
         0x78..=0x7F => Meaning::new("cumulative maximum power", "kW", low(7) - 6),
-        _ => Meaning::of("unknown", Kind::Number),
+        _ => Meaning::without_unit("unknown", Kind::Number),
     }
 }
 
 /// The extension that 0xFD announces (EN 13757-3, table 12).
 fn main_extension(code: u8) -> Meaning {
     let low = |bits: u8| (code & bits) as i8;
-    let label = |quantity| Meaning::of(quantity, Kind::Label);
-    let count = |quantity| Meaning::of(quantity, Kind::Unsigned);
-    let bits = |quantity| Meaning::of(quantity, Kind::Bits);
+    let label = |quantity| Meaning::without_unit(quantity, Kind::Label);
+    let count = |quantity| Meaning::without_unit(quantity, Kind::Unsigned);
+    let bits = |quantity| Meaning::without_unit(quantity, Kind::Bits);
     match code {
         0x00..=0x03 => Meaning::new("credit", "currency units", low(3) - 3),
         0x04..=0x07 => Meaning::new("debit", "currency units", low(3) - 3),
@@ -259,13 +258,13 @@ fn main_extension(code: u8) -> Meaning {
         0x2A => label("operator specific data"),
         0x2B => Meaning::new("second of the time point", "s", 0).unsigned(),
         0x2C..=0x2F => Meaning::duration("time since last readout", code),
-        0x30 => Meaning::of("start of tariff", Kind::Moment),
+        0x30 => Meaning::without_unit("start of tariff", Kind::Moment),
         0x31..=0x33 => Meaning::duration("duration of tariff", code),
         0x34..=0x37 => Meaning::duration("period of tariff", code),
         0x38 => Meaning::new("period of tariff", "months", 0).unsigned(),
         0x39 => Meaning::new("period of tariff", "years", 0).unsigned(),
         0x3A => Meaning::new("dimensionless", "", 0),
-        0x3B | 0x76 => Meaning::of("data container", Kind::Opaque),
+        0x3B | 0x76 => Meaning::without_unit("data container", Kind::Opaque),
         0x3C..=0x3F => Meaning::duration("transmission period", code),
         0x40..=0x4F => Meaning::new("voltage", "V", low(0x0F) - 9),
         0x50..=0x5F => Meaning::new("current", "A", low(0x0F) - 12),
@@ -274,18 +273,18 @@ fn main_extension(code: u8) -> Meaning {
         0x62 => bits("control signal"),
         0x63 => count("day of week"),
         0x64 => count("week number"),
-        0x65 => Meaning::of("time of day change", Kind::Moment),
+        0x65 => Meaning::without_unit("time of day change", Kind::Moment),
         0x66 => count("state of parameter activation"),
         0x67 => label("supplier information"),
         0x68..=0x6B => Meaning::long_duration("time since last cumulation", code),
         0x6C..=0x6F => Meaning::long_duration("battery operating time", code),
-        0x70 => Meaning::of("battery change", Kind::Moment),
+        0x70 => Meaning::without_unit("battery change", Kind::Moment),
         0x71 => Meaning::new("received level", "dBm", 0),
         0x72 => count("daylight saving"),
-        0x73 => Meaning::of("listening window", Kind::Opaque),
+        0x73 => Meaning::without_unit("listening window", Kind::Opaque),
         0x74 => Meaning::new("remaining battery life", "d", 0).unsigned(),
         0x75 => count("times the meter was stopped"),
-        _ => Meaning::of("unknown", Kind::Number),
+        _ => Meaning::without_unit("unknown", Kind::Number),
     }
 }
 

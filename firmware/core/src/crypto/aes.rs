@@ -115,7 +115,6 @@ mod implementation {
         }
     }
 
-    /// MixColumns, for one column.
     fn mix(column: &mut [u8]) {
         let all = column.iter().fold(0, |all, byte| all ^ byte);
         let first = column[0];

@@ -51,7 +51,7 @@ fn head(writer: &mut Writer<'_>, first: u8, remaining: usize) {
 
 fn block(writer: &mut Writer<'_>, bytes: &[u8]) {
     writer.u16(bytes.len());
-    writer.put(bytes);
+    writer.write_bytes(bytes);
 }
 
 /// Writes CONNECT; no packet to us may be larger than `max_packet`.
@@ -91,7 +91,7 @@ pub(super) fn publish(writer: &mut Writer<'_>, topic: &str, payload: &[u8], qos:
         writer.u16(id.into());
     }
     writer.u8(0);
-    writer.put(payload);
+    writer.write_bytes(payload);
 }
 
 /// The length of a SUBSCRIBE after its fixed header.
@@ -180,7 +180,7 @@ pub(super) fn read(bytes: &[u8], max: usize) -> Result<Option<(Packet<'_>, usize
     if len > max {
         return Err(Malformed);
     }
-    let Some(body) = reader.take(remaining) else { return Ok(None) };
+    let Some(body) = reader.bytes(remaining) else { return Ok(None) };
     body_of(first, Reader::new(body)).map(|packet| Some((packet, len))).ok_or(Malformed)
 }
 
@@ -266,19 +266,19 @@ fn properties<'a>(
     mut visit: impl FnMut(u8, Reader<'a>) -> Option<()>,
 ) -> Option<()> {
     let len = length(reader)??;
-    let mut list = Reader::new(reader.take(len)?);
+    let mut list = Reader::new(reader.bytes(len)?);
     while !list.is_empty() {
         let id = list.u8()?;
         let value = list.clone();
         match id {
             0x01 | 0x17 | 0x19 | 0x24 | 0x25 | 0x28 | 0x29 | 0x2a => {
-                list.take(1)?;
+                list.bytes(1)?;
             }
             0x13 | 0x21 | 0x22 | 0x23 => {
-                list.take(2)?;
+                list.bytes(2)?;
             }
             0x02 | 0x11 | 0x18 | 0x27 => {
-                list.take(4)?;
+                list.bytes(4)?;
             }
             0x0b => {
                 length(&mut list)??;

@@ -19,7 +19,7 @@ const PROTOCOL_ERROR: u32 = 0x82;
 type Span = (usize, usize);
 
 /// Meaning of a packet of the server's for the caller.
-pub(crate) enum Said {
+pub(crate) enum ServerMessage {
     Connected { session_present: bool },
     Published { id: u16, reason: u8 },
     Subscribed { id: u16, reason: u8 },
@@ -204,7 +204,7 @@ impl Mqtt {
     }
 
     /// Takes the next packet; [`None`] when there is none that the caller must know of.
-    pub(crate) fn poll_event(&mut self, connection: &mut Connection) -> Option<Said> {
+    pub(crate) fn poll_event(&mut self, connection: &mut Connection) -> Option<ServerMessage> {
         if !self.settle(connection) {
             return None;
         }
@@ -225,7 +225,7 @@ impl Mqtt {
                     let (topic, payload) = (place(topic), place(payload));
                     self.shown = Some(PendingMessage { stream, len, id });
                     let qos = if id == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
-                    return Some(Said::Message { stream, topic, payload, qos, retain, duplicate });
+                    return Some(ServerMessage::Message { stream, topic, payload, qos, retain, duplicate });
                 }
                 let said = self.answer(packet);
                 connection.consume(stream, len);
@@ -259,12 +259,12 @@ impl Mqtt {
         true
     }
 
-    fn refuse(&mut self, connection: &mut Connection) -> Option<Said> {
+    fn refuse(&mut self, connection: &mut Connection) -> Option<ServerMessage> {
         connection.close(CloseReason::Mqtt, PROTOCOL_ERROR, true);
         None
     }
 
-    fn answer(&mut self, packet: Packet<'_>) -> Result<Option<Said>, CloseReason> {
+    fn answer(&mut self, packet: Packet<'_>) -> Result<Option<ServerMessage>, CloseReason> {
         match packet {
             Packet::ConnAck(connack) if !self.connected => self.on_connack(connack).map(Some),
             Packet::Disconnect { reason } => Err(CloseReason::Refused(reason)),
@@ -272,9 +272,9 @@ impl Mqtt {
             Packet::PubAck { id, reason } => {
                 let waiting = self.inflight.iter_mut().find(|waiting| **waiting == id && id != 0);
                 *waiting.ok_or(CloseReason::Mqtt)? = 0;
-                Ok(Some(Said::Published { id, reason }))
+                Ok(Some(ServerMessage::Published { id, reason }))
             }
-            Packet::SubAck { id, reason } => Ok(Some(Said::Subscribed { id, reason })),
+            Packet::SubAck { id, reason } => Ok(Some(ServerMessage::Subscribed { id, reason })),
             Packet::PingResp => {
                 self.pinged = false;
                 Ok(None)
@@ -283,7 +283,7 @@ impl Mqtt {
         }
     }
 
-    fn on_connack(&mut self, connack: ConnAck) -> Result<Said, CloseReason> {
+    fn on_connack(&mut self, connack: ConnAck) -> Result<ServerMessage, CloseReason> {
         if connack.reason != 0 {
             return Err(CloseReason::Refused(connack.reason));
         }
@@ -294,7 +294,7 @@ impl Mqtt {
         if let Some(seconds) = connack.keep_alive_s {
             self.keep_alive_ms = u32::from(seconds) * 1000;
         }
-        Ok(Said::Connected { session_present: connack.session_present })
+        Ok(ServerMessage::Connected { session_present: connack.session_present })
     }
 }
 

@@ -3,7 +3,6 @@
 use super::packet::{Id, Space};
 use crate::bytes::Reader;
 
-/// A frame.
 pub(super) enum Frame<'a> {
     Padding,
     Ping,
@@ -60,7 +59,7 @@ pub(super) struct Ack<'a> {
 
 impl Ack<'_> {
     /// Calls `visit` with every range, both ends being part of it; [`None`] if one is below 0.
-    pub(super) fn each(mut self, mut visit: impl FnMut(u32, u32)) -> Option<()> {
+    pub(super) fn for_each_range(mut self, mut visit: impl FnMut(u32, u32)) -> Option<()> {
         let mut low = self.largest.checked_sub(self.first)?;
         visit(low, self.largest);
         for _ in 0..self.count {
@@ -133,7 +132,7 @@ pub(super) fn parse<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
             let data = if kind & 2 != 0 {
                 reader.block_varint()?.rest()
             } else {
-                reader.take(reader.rest().len())?
+                reader.bytes(reader.rest().len())?
             };
             Frame::Stream { id, offset, data, fin: kind & 1 != 0 }
         }

@@ -153,7 +153,7 @@ impl Connection {
     /// Repeats with 1-RTT keys what was sent as early data.
     fn refuse_early_data(&mut self) {
         self.spaces[Space::Data as usize].can_send = false;
-        while self.recovery.take(Space::Data).is_some() {}
+        while self.recovery.forget_next(Space::Data).is_some() {}
         for stream in &mut self.streams {
             stream.out.rewind();
         }

@@ -85,14 +85,14 @@ pub(crate) fn parse(datagram: &[u8]) -> Option<Header<'_>> {
         }
         2 => Space::Handshake,
         3 => {
-            let token = reader.take(reader.rest().len().checked_sub(16)?)?;
+            let token = reader.bytes(reader.rest().len().checked_sub(16)?)?;
             return Some(Header::Retry { source, token });
         }
         _ => return None,
     };
     let length = reader.varint()? as usize;
     let number_at = datagram.len() - reader.rest().len();
-    let end = number_at + reader.take(length)?.len();
+    let end = number_at + reader.bytes(length)?.len();
     Some(Header::Protected { space, source: Some(source), number_at, end })
 }
 

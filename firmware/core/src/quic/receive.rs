@@ -84,8 +84,8 @@ impl Connection {
         let Some((body, tag)) = packet.split_last_chunk::<TAG_BYTES>() else { return };
         let mut pseudo = crate::bytes::Writer::new(&mut self.memory);
         pseudo.u8(original.as_slice().len() as u8);
-        pseudo.put(original.as_slice());
-        pseudo.put(body);
+        pseudo.write_bytes(original.as_slice());
+        pseudo.write_bytes(body);
         if !equal(&retry_tag(pseudo.written()), tag) || pseudo.finish().is_none() {
             return;
         }
@@ -100,7 +100,7 @@ impl Connection {
             stream.out.rewind();
         }
         for space in [Space::Initial, Space::Data] {
-            while self.recovery.take(space).is_some() {}
+            while self.recovery.forget_next(space).is_some() {}
         }
         self.recovery.probes = 0;
     }
@@ -344,7 +344,7 @@ impl Connection {
         let delay_ms = ack.delay.checked_shl(self.ack_exponent).unwrap_or(u32::MAX) / 1000;
         let mut newest = None;
         let mut lowest = u32::MAX;
-        let well_formed = ack.each(|low, high| {
+        let well_formed = ack.for_each_range(|low, high| {
             while let Some(sent) = self.recovery.take_acked(space, low, high) {
                 if sent.number == largest {
                     newest = Some(sent.at);

@@ -36,7 +36,7 @@ impl Content {
 
 /// An ack-eliciting packet on its way.
 #[derive(Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct SentPacket {
     pub(super) number: u32,
     pub(super) at: Instant,
     /// Length of the packet; 0 marks a free place.
@@ -45,7 +45,7 @@ pub(super) struct Sent {
     pub(super) content: Content,
 }
 
-impl Sent {
+impl SentPacket {
     const FREE: Self = Self {
         number: 0,
         at: Instant::from_millis(0),
@@ -76,13 +76,13 @@ pub(super) struct Recovery {
     in_flight: u32,
     /// When the last reduction of the window was, if there was one.
     reduced: Option<Instant>,
-    sent: [Sent; SENT_PACKETS],
+    sent: [SentPacket; SENT_PACKETS],
 }
 
 impl Recovery {
     pub(super) const fn new() -> Self {
         Self {
-            sent: [Sent::FREE; SENT_PACKETS],
+            sent: [SentPacket::FREE; SENT_PACKETS],
             smoothed_ms: 0,
             variation_ms: 0,
             latest_ms: 0,
@@ -117,7 +117,7 @@ impl Recovery {
     /// Remembers a packet. If there is no place, as for a second probe, gives that which has to be done
     /// again because the oldest packet was given up.
     #[inline(never)]
-    pub(super) fn on_sent(&mut self, packet: Sent) -> Option<Sent> {
+    pub(super) fn on_sent(&mut self, packet: SentPacket) -> Option<SentPacket> {
         let free = self.sent.iter().position(|sent| sent.bytes == 0);
         let place = free.unwrap_or_else(|| {
             let oldest =
@@ -136,11 +136,11 @@ impl Recovery {
     }
 
     /// Packets of `space` on their way.
-    pub(super) fn outstanding(&self, space: Space) -> impl Iterator<Item = &Sent> {
+    pub(super) fn outstanding(&self, space: Space) -> impl Iterator<Item = &SentPacket> {
         self.sent.iter().filter(move |sent| sent.is_of(space))
     }
 
-    fn remove(&mut self, fits: impl Fn(&Sent) -> bool) -> Option<Sent> {
+    fn remove(&mut self, fits: impl Fn(&SentPacket) -> bool) -> Option<SentPacket> {
         let sent = self.sent.iter_mut().find(|sent| sent.bytes != 0 && fits(sent))?;
         let removed = *sent;
         sent.bytes = 0;
@@ -149,14 +149,14 @@ impl Recovery {
     }
 
     /// Forgets a packet of `space`, as when its keys are discarded; [`None`] when there is none left.
-    pub(super) fn take(&mut self, space: Space) -> Option<Sent> {
+    pub(super) fn forget_next(&mut self, space: Space) -> Option<SentPacket> {
         self.remove(|sent| sent.space == space)
     }
 
     /// Takes out a packet that was acknowledged as one of `low..=high`, counting it for the window;
     /// [`None`] when there is none left.
     #[inline(never)]
-    pub(super) fn take_acked(&mut self, space: Space, low: u32, high: u32) -> Option<Sent> {
+    pub(super) fn take_acked(&mut self, space: Space, low: u32, high: u32) -> Option<SentPacket> {
         let full = self.in_flight * 2 >= self.window;
         let sent =
             self.remove(|sent| sent.space == space && (low..=high).contains(&sent.number))?;
@@ -219,7 +219,7 @@ impl Recovery {
         (rtt + rtt / 8).max(GRANULARITY_MS)
     }
 
-    fn is_lost(&self, sent: &Sent, largest_acked: u32, now: Instant) -> bool {
+    fn is_lost(&self, sent: &SentPacket, largest_acked: u32, now: Instant) -> bool {
         sent.number < largest_acked
             && (largest_acked - sent.number >= PACKET_THRESHOLD
                 || now.since(sent.at) >= self.loss_delay_ms())
@@ -233,7 +233,7 @@ impl Recovery {
         space: Space,
         largest_acked: u32,
         now: Instant,
-    ) -> Option<Sent> {
+    ) -> Option<SentPacket> {
         let lost = self
             .sent
             .iter()
@@ -282,8 +282,8 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    fn packet(number: u32, millis: u32) -> Sent {
-        Sent { number, at: at(millis), bytes: 1200, space: Space::Data, ..Sent::FREE }
+    fn packet(number: u32, millis: u32) -> SentPacket {
+        SentPacket { number, at: at(millis), bytes: 1200, space: Space::Data, ..SentPacket::FREE }
     }
 
     fn started() -> Recovery {

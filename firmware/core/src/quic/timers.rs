@@ -3,7 +3,7 @@
 //! The table of packets on their way, round trips and congestion are in `recovery`.
 
 use super::packet::SPACES;
-use super::recovery::{Content, Sent};
+use super::recovery::{Content, SentPacket};
 use super::stream::Outbound;
 use super::{Connection, FIRST_STREAM, Space, State, control};
 use crate::limits::HANDSHAKE_MS;
@@ -159,7 +159,7 @@ impl Connection {
     }
 
     /// A packet arrived.
-    pub(super) fn acknowledged(&mut self, sent: &Sent) {
+    pub(super) fn acknowledged(&mut self, sent: &SentPacket) {
         let content = sent.content;
         let Some(out) = self.outbound(content.source) else { return };
         let moved = out.acknowledge(content.range);
@@ -173,7 +173,7 @@ impl Connection {
     pub(super) fn discard(&mut self, space: Space) {
         if self.spaces[space as usize].can_send {
             self.spaces[space as usize].discard();
-            while self.recovery.take(space).is_some() {}
+            while self.recovery.forget_next(space).is_some() {}
             self.recovery.probes = 0;
         }
     }

@@ -3,7 +3,7 @@
 
 use super::packet::{self, SPACES};
 use super::params::OUR_MAX_ACK_DELAY_MS;
-use super::recovery::{Content, Sent};
+use super::recovery::{Content, SentPacket};
 use super::{Closing, Connection, FIRST_STREAM, Outbound, Space, code, control};
 use crate::Instant;
 use crate::bytes::Writer;
@@ -142,7 +142,7 @@ impl Connection {
                 self.idle_from = now;
             }
             let bytes = packet_len as u16;
-            let sent = Sent { number, at: now, bytes, space, content };
+            let sent = SentPacket { number, at: now, bytes, space, content };
             if let Some(given_up) = self.recovery.on_sent(sent) {
                 self.requeue(given_up.content);
             }
@@ -159,7 +159,7 @@ impl Connection {
         let id = self.ids.current();
         if space == Space::Data && self.one_rtt {
             writer.u8(0x40 | u8::from(self.key_phase) << 2 | low);
-            writer.put(id.as_slice());
+            writer.write_bytes(id.as_slice());
         } else {
             let kind = match space {
                 Space::Initial => 0,
@@ -169,11 +169,11 @@ impl Connection {
             writer.u8(0xc0 | kind << 4 | low);
             writer.u32(packet::VERSION);
             writer.u8(id.as_slice().len() as u8);
-            writer.put(id.as_slice());
+            writer.write_bytes(id.as_slice());
             writer.u8(0);
             if space == Space::Initial {
                 writer.varint(self.token_len as u32);
-                writer.put(self.token.get(..self.token_len).unwrap_or_default());
+                writer.write_bytes(self.token.get(..self.token_len).unwrap_or_default());
             }
             writer.open16();
         }
@@ -282,7 +282,7 @@ impl Connection {
             writer.varint(range.1 - range.0);
             let from = (range.0 - origin) as usize;
             let to = (range.1 - origin) as usize;
-            writer.put(bytes.get(from..to).unwrap_or_default());
+            writer.write_bytes(bytes.get(from..to).unwrap_or_default());
         })
         .then(|| content.source = source as u8)
         .is_some()
@@ -300,7 +300,7 @@ impl Connection {
             writer.varint(range.1 - range.0);
             let from = (range.0 - origin) as usize;
             let to = (range.1 - origin) as usize;
-            writer.put(written.get(from..to).unwrap_or_default());
+            writer.write_bytes(written.get(from..to).unwrap_or_default());
         })
         .then(|| content.source = (FIRST_STREAM + index) as u8)
         .is_some()
@@ -312,7 +312,7 @@ impl Connection {
         if let Some(data) = self.path_response.take() {
             // Not repeated if lost: the server asks again.
             writer.u8(0x1b);
-            writer.put(&data);
+            writer.write_bytes(&data);
         }
         content.control = core::mem::take(&mut self.control);
         if content.control & control::PING != 0 {

@@ -66,14 +66,14 @@ impl Layout {
 #[inline(never)]
 pub(super) fn write(offer: &Offer<'_>, to: &mut [u8]) -> Option<Layout> {
     let mut writer = Writer::new(to);
-    writer.put(&[CLIENT_HELLO, 0]);
+    writer.write_bytes(&[CLIENT_HELLO, 0]);
     let message = writer.open16();
     writer.u16(0x0303);
-    writer.put(offer.random);
+    writer.write_bytes(offer.random);
     writer.u8(0); // no session of TLS 1.2
     writer.u16(2);
     writer.u16(TLS_AES_128_GCM_SHA256.into());
-    writer.put(&[1, 0]); // no compression
+    writer.write_bytes(&[1, 0]); // no compression
     let extensions_at = writer.len() as u16;
     let extensions = writer.open16();
     write_extensions(offer, &mut writer);
@@ -97,7 +97,7 @@ fn write_extensions(offer: &Offer<'_>, writer: &mut Writer<'_>) {
     writer.u16(name.len() + 3);
     writer.u8(0);
     writer.u16(name.len());
-    writer.put(name);
+    writer.write_bytes(name);
     writer.u16(extension::SUPPORTED_GROUPS.into());
     writer.u16(4);
     writer.u16(2);
@@ -105,25 +105,25 @@ fn write_extensions(offer: &Offer<'_>, writer: &mut Writer<'_>) {
     writer.u16(extension::SIGNATURE_ALGORITHMS.into());
     writer.u16(SCHEMES.len() + 2);
     writer.u16(SCHEMES.len());
-    writer.put(SCHEMES);
+    writer.write_bytes(SCHEMES);
     writer.u16(extension::ALPN.into());
     writer.u16(super::ALPN.len() + 3);
     writer.u16(super::ALPN.len() + 1);
     writer.u8(super::ALPN.len() as u8);
-    writer.put(super::ALPN);
+    writer.write_bytes(super::ALPN);
     writer.u16(extension::SUPPORTED_VERSIONS.into());
     writer.u16(3);
     writer.u8(2);
     writer.u16(TLS_1_3.into());
     writer.u16(extension::PSK_KEY_EXCHANGE_MODES.into());
     writer.u16(2);
-    writer.put(&[1, 1]); // with an ephemeral key, only
+    writer.write_bytes(&[1, 1]); // with an ephemeral key, only
     writer.u16(extension::KEY_SHARE.into());
     writer.u16(38);
     writer.u16(36);
     writer.u16(X25519.into());
     writer.u16(32);
-    writer.put(offer.public_key);
+    writer.write_bytes(offer.public_key);
     writer.u16(extension::QUIC_TRANSPORT_PARAMETERS.into());
     let parameters = writer.open16();
     quic::write_parameters(writer, offer.idle_timeout_ms);
@@ -135,11 +135,11 @@ fn write_pre_shared_key(writer: &mut Writer<'_>, ticket: &Ticket<'_>, age_ms: u3
     let whole = writer.open16();
     writer.u16(ticket.identity.len() + 6);
     writer.u16(ticket.identity.len());
-    writer.put(ticket.identity);
+    writer.write_bytes(ticket.identity);
     writer.u32(age_ms.wrapping_add(ticket.age_add));
     writer.u16(1 + HASH_BYTES);
     writer.u8(HASH_BYTES as u8);
-    writer.put(&[0; HASH_BYTES]);
+    writer.write_bytes(&[0; HASH_BYTES]);
     writer.close16(whole);
 }
 
@@ -165,7 +165,7 @@ pub(super) fn add_cookie(
     writer.u16(extension::COOKIE.into());
     writer.u16(cookie.len() + 2);
     writer.u16(cookie.len());
-    writer.put(cookie);
+    writer.write_bytes(cookie);
     let extensions_at = usize::from(layout.extensions_at);
     for (place, follows) in [(2, 4), (extensions_at, extensions_at + 2)] {
         let length = (len.checked_sub(follows)? as u16).to_be_bytes();
@@ -268,7 +268,7 @@ mod tests {
         let mut reader = Reader::new(hello);
         assert_eq!(reader.u8(), Some(CLIENT_HELLO));
         assert_eq!(reader.u24(), Some(hello.len() - 4));
-        reader.take(34).unwrap();
+        reader.bytes(34).unwrap();
         reader.block8().unwrap();
         reader.block16().unwrap();
         reader.block8().unwrap();

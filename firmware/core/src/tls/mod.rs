@@ -416,8 +416,8 @@ impl Tls {
         const CONTEXT: &[u8] = b"TLS 1.3, server CertificateVerify\0";
         let mut signed = [b' '; 64 + CONTEXT.len() + HASH_BYTES];
         let mut writer = Writer::new(&mut signed[64..]);
-        writer.put(CONTEXT);
-        writer.put(&self.transcript.hash());
+        writer.write_bytes(CONTEXT);
+        writer.write_bytes(&self.transcript.hash());
         if self.server_key.verify(scheme, &signed, signature.rest()) {
             Ok(())
         } else {
@@ -437,9 +437,9 @@ impl Tls {
             self.transcript.add(&NO_CERTIFICATE);
         }
         let mut flight = Writer::new(&mut self.flight);
-        flight.put(&NO_CERTIFICATE);
-        flight.put(&[FINISHED, 0, 0, HASH_BYTES as u8]);
-        flight.put(&verify_data(&client_handshake, &self.transcript.hash()));
+        flight.write_bytes(&NO_CERTIFICATE);
+        flight.write_bytes(&[FINISHED, 0, 0, HASH_BYTES as u8]);
+        flight.write_bytes(&verify_data(&client_handshake, &self.transcript.hash()));
         self.transcript.add(self.flight.get(NO_CERTIFICATE.len()..).unwrap_or_default());
         self.resumption = derive_secret(&self.secret, "res master", &self.transcript.hash());
         self.private_key = [0; 32];

@@ -46,7 +46,7 @@ fn cookie() -> Vec<u8> {
 /// The content of one of a ClientHello's extensions.
 fn content(hello: &[u8], number: u16) -> Option<Vec<u8>> {
     let mut reader = Reader::new(hello);
-    reader.take(HEADER_BYTES + 34).unwrap();
+    reader.bytes(HEADER_BYTES + 34).unwrap();
     reader.block8().unwrap();
     reader.block16().unwrap();
     reader.block8().unwrap();

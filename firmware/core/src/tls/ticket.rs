@@ -39,8 +39,8 @@ impl<'a> Ticket<'a> {
             writer.u32(number);
         }
         writer.u8(self.early.into());
-        writer.put(&self.psk);
-        writer.put(self.identity);
+        writer.write_bytes(&self.psk);
+        writer.write_bytes(self.identity);
         let len = writer.finish()?;
         let checksum = sha256(&[to.get(1 + CHECKSUM_BYTES..len)?]);
         to.get_mut(1..=CHECKSUM_BYTES)?.copy_from_slice(&checksum[..CHECKSUM_BYTES]);
@@ -51,7 +51,7 @@ impl<'a> Ticket<'a> {
     pub(crate) fn read(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let format = reader.u8()?;
-        let checksum = reader.take(CHECKSUM_BYTES)?;
+        let checksum = reader.bytes(CHECKSUM_BYTES)?;
         if format != FORMAT || checksum != &sha256(&[reader.rest()])[..CHECKSUM_BYTES] {
             return None;
         }

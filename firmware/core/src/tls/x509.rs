@@ -144,7 +144,7 @@ fn element<'a>(reader: &mut Reader<'a>, tag: u8) -> Option<Reader<'a>> {
         0x82 => usize::from(reader.u16()?),
         _ => return None,
     };
-    reader.take(length).map(Reader::new)
+    reader.bytes(length).map(Reader::new)
 }
 
 /// Whether the next element has this tag.

@@ -190,7 +190,7 @@ impl Adaptive {
 
     /// Ends a trial if it has a result.
     fn judge(&mut self, now: Duration, mut trial: Trial) {
-        let Some(verdict) = trial.look(now, &self.path) else {
+        let Some(verdict) = trial.record_losses(now, &self.path) else {
             self.mode = Mode::Trial(trial);
             return;
         };

@@ -51,7 +51,7 @@ impl Trial {
     }
 
     /// Records the present losses of the path.
-    pub(super) fn look(&mut self, now: Duration, path: &Path) -> Option<Verdict> {
+    pub(super) fn record_losses(&mut self, now: Duration, path: &Path) -> Option<Verdict> {
         let seen = path.windows().wrapping_sub(*self.first.get_or_insert(path.windows()));
         if seen > self.seen {
             self.seen = seen;

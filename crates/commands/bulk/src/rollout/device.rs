@@ -75,10 +75,9 @@ pub(crate) async fn receive(
         return Err(Usage("--announced needs --group and --device".into()).into());
     };
     check_level(name)?;
-    let topics = Topics::of(group)?;
+    let topics = Topics::for_group(group)?;
     let filters = [topics.announce(), topics.keys(name)];
-    let broker_client =
-        BrokerClient::open(url, &announced.access, tls.files(), name, &filters).await?;
+    let broker_client = BrokerClient::open(url, &announced.access, tls, name, &filters).await?;
     let (announcement, admission, over) = (None, None, None);
     let mut device = Device {
         announced,
@@ -157,7 +156,7 @@ impl Device<'_> {
     ) -> anyhow::Result<()> {
         let reason = reason.map(|reason| reason.chars().take(MAX_REASON).collect());
         let status = Status { transfer: transfer.to_owned(), state, received_bytes, reason };
-        self.broker_client.tell(self.topics.status(self.name), &status).await
+        self.broker_client.publish_json(self.topics.status(self.name), &status).await
     }
 
     /// Receives and installs the file. Returns whether that succeeded.

@@ -125,11 +125,11 @@ struct Run<'a> {
 
 /// Rolls the file out.
 pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
-    let topics = Topics::of(&args.group)?;
+    let topics = Topics::for_group(&args.group)?;
     let file = FileToSend::open(&args.file)?;
     let filters = [topics.status("+")];
     let broker_client =
-        BrokerClient::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
+        BrokerClient::open(&args.broker, &args.access, &args.tls, "", &filters).await?;
     let announcement = Announcement {
         transfer: hex::encode(&fulmar_certs::random::<8>()?),
         name: file.manifest.name.clone(),
@@ -160,7 +160,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         advanced,
     };
     let outcome = tokio::select! {
-        outcome = run.all() => outcome,
+        outcome = run.run_stages() => outcome,
         outcome = interrupted() => outcome.and(Err(anyhow::anyhow!("interrupted"))),
     };
     let phase = if outcome.is_ok() { Phase::Done } else { Phase::Stopped };
@@ -169,8 +169,8 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Run<'_> {
-    async fn all(&mut self) -> anyhow::Result<()> {
-        self.broker_client.tell(self.topics.announce(), &self.announcement).await?;
+    async fn run_stages(&mut self) -> anyhow::Result<()> {
+        self.broker_client.publish_json(self.topics.announce(), &self.announcement).await?;
         self.gather().await?;
         for stage in 0..self.args.stages.len() {
             self.stage = stage;
@@ -196,14 +196,15 @@ impl Run<'_> {
             let (devices, expect) = (self.devices.len(), self.args.expect);
             let message =
                 message.with_context(|| format!("{devices} of {expect} devices appeared"))?;
-            self.handle_status(message?);
+            let (topic, payload) = message?;
+            self.handle_status(topic, payload);
         }
         Ok(())
     }
 
     /// The devices of the present stage: those chosen before, and new ones until the stage's share is reached.
     fn choose(&self) -> Vec<String> {
-        let target = self.args.stages[self.stage].of(self.devices.len());
+        let target = self.args.stages[self.stage].count_among(self.devices.len());
         let had = |device: &Device| device.admitted || device.state == State::Done;
         let before = self.devices.values().filter(|device| had(device)).count();
         let others = self.devices.iter().filter(|(_, device)| !had(device));
@@ -222,7 +223,7 @@ impl Run<'_> {
             let keys = secret.receiver(index as u32 + 2);
             let admission = Admission::new(&self.announcement.transfer, &keys);
             tokens.insert(admission.token());
-            self.broker_client.tell(self.topics.keys(name), &admission).await?;
+            self.broker_client.publish_json(self.topics.keys(name), &admission).await?;
             if let Some(device) = self.devices.get_mut(name) {
                 device.admitted = true;
             }
@@ -237,7 +238,10 @@ impl Run<'_> {
         let (mut sent, mut show) = (false, tokio::time::interval(SHOW));
         while chosen.iter().any(|name| !self.is_settled(name)) {
             tokio::select! {
-                message = self.broker_client.next() => { let message = message?; self.handle_status(message); }
+                message = self.broker_client.next() => {
+                    let (topic, payload) = message?;
+                    self.handle_status(topic, payload);
+                }
                 outcome = &mut sending, if !sent => {
                     sent = true;
                     if let Err(error) = outcome {
@@ -266,9 +270,12 @@ impl Run<'_> {
     /// The options of `fulmar send` for this number of devices.
     fn send_args(&self, devices: usize) -> send::Args {
         send::Args::of_rollout(
-            (&self.args.file, &self.args.to),
-            (self.args.rate, self.args.adaptive),
-            (devices, self.args.patience),
+            &self.args.file,
+            &self.args.to,
+            self.args.rate,
+            self.args.adaptive,
+            devices,
+            self.args.patience,
             self.args.interface,
         )
     }
@@ -293,7 +300,7 @@ impl Run<'_> {
     }
 
     /// Handles a device's status.
-    fn handle_status(&mut self, (topic, payload): (String, Vec<u8>)) {
+    fn handle_status(&mut self, topic: String, payload: Vec<u8>) {
         let Some(name) = self.topics.device(&topic).map(str::to_owned) else { return };
         let Ok(status) = serde_json::from_slice::<Status>(&payload) else {
             if !payload.is_empty() {
@@ -331,7 +338,7 @@ impl Run<'_> {
         (device.state, device.reason) = (state, reason.clone());
         if state == State::Failed {
             let reason = reason.as_deref().unwrap_or("no reason given");
-            self.show.say(&format!("{name} failed: {reason}"));
+            self.show.print_line(&format!("{name} failed: {reason}"));
         }
         self.print_event("device", json!({ "device": name, "state": state, "reason": reason }));
     }
@@ -385,14 +392,14 @@ impl Run<'_> {
     /// Reports the result to devices and people.
     async fn close(mut self, phase: Phase) -> anyhow::Result<()> {
         self.announcement.state = phase;
-        self.broker_client.tell(self.topics.announce(), &self.announcement).await?;
+        self.broker_client.publish_json(self.topics.announce(), &self.announcement).await?;
         for (name, _) in self.devices.iter().filter(|(_, device)| device.admitted) {
             self.broker_client.clear(self.topics.keys(name)).await?;
         }
         let (done, failed, all) =
             (self.count(State::Done), self.count(State::Failed), self.devices.len());
         self.print_event("end", json!({ "state": phase }));
-        self.show.say(&format!("{done} of {all} devices have the file, {failed} failed"));
+        self.show.print_line(&format!("{done} of {all} devices have the file, {failed} failed"));
         self.broker_client.close().await;
         Ok(())
     }

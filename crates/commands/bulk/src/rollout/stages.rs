@@ -40,7 +40,7 @@ impl fmt::Display for Share {
 
 impl Share {
     /// The number of devices among `all`; a part is rounded up.
-    pub(super) fn of(self, all: usize) -> usize {
+    pub(super) fn count_among(self, all: usize) -> usize {
         match self {
             Share::Devices(number) => number.min(all),
             // Subtracts a thousandth so that rounding errors do not raise a whole number.
@@ -65,9 +65,9 @@ mod tests {
     #[test]
     fn shares_are_numbers_or_parts() {
         for (text, of_30) in [("1", 1), ("50", 30), ("10%", 3), ("11%", 4), ("all", 30), ("0", 0)] {
-            assert_eq!(text.parse::<Share>().unwrap().of(30), of_30, "{text}");
+            assert_eq!(text.parse::<Share>().unwrap().count_among(30), of_30, "{text}");
         }
-        assert_eq!("10%".parse::<Share>().unwrap().of(1), 1);
+        assert_eq!("10%".parse::<Share>().unwrap().count_among(1), 1);
         for wrong in ["", "%", "x", "-1", "101%", "NaN%", "1.5"] {
             assert!(wrong.parse::<Share>().is_err(), "{wrong}");
         }

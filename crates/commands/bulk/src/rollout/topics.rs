@@ -8,7 +8,6 @@
 //!
 //! Access rules ensure that a device can only read its own keys and write its own status; `docs/bulk.md` shows them.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -19,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::encryption;
 use crate::exit::Usage;
+use crate::via::TlsArgs;
 
 /// The longest message of a roll-out that is read.
 const MAX_BYTES: usize = 4096;
@@ -127,7 +127,7 @@ pub(super) enum State {
 pub(super) struct Topics(String);
 
 impl Topics {
-    pub(super) fn of(group: &str) -> anyhow::Result<Topics> {
+    pub(super) fn for_group(group: &str) -> anyhow::Result<Topics> {
         check_level(group)?;
         Ok(Topics(format!("rollout/{group}")))
     }
@@ -171,7 +171,7 @@ impl BrokerClient {
     pub(super) async fn open(
         url: &str,
         args: &BrokerArgs,
-        (cafile, certificate): (Option<PathBuf>, Option<(PathBuf, PathBuf)>),
+        tls: &TlsArgs,
         id: &str,
         filters: &[String],
     ) -> anyhow::Result<BrokerClient> {
@@ -179,6 +179,7 @@ impl BrokerClient {
         id.clone_into(&mut options.client_id);
         options.username.clone_from(&args.username);
         options.password = args.password.as_ref().map(|password| password.as_bytes().to_vec());
+        let (cafile, certificate) = tls.files();
         options.certificate = certificate;
         if let Some(file) = cafile {
             options.trust = Trust::CaFile(file);
@@ -214,16 +215,20 @@ impl BrokerClient {
     }
 
     /// Publishes a retained message. It is delivered once there is a connection.
-    pub(super) async fn tell(&self, topic: String, value: &impl Serialize) -> anyhow::Result<()> {
-        self.put(topic, serde_json::to_vec(value)?).await
+    pub(super) async fn publish_json(
+        &self,
+        topic: String,
+        value: &impl Serialize,
+    ) -> anyhow::Result<()> {
+        self.publish_retained(topic, serde_json::to_vec(value)?).await
     }
 
     /// Withdraws a message.
     pub(super) async fn clear(&self, topic: String) -> anyhow::Result<()> {
-        self.put(topic, Vec::new()).await
+        self.publish_retained(topic, Vec::new()).await
     }
 
-    async fn put(&self, topic: String, payload: Vec<u8>) -> anyhow::Result<()> {
+    async fn publish_retained(&self, topic: String, payload: Vec<u8>) -> anyhow::Result<()> {
         // The devices' statuses show whether it was delivered.
         drop(self.client.publish(Message::new(topic, payload).qos1().retain()).await?);
         Ok(())

@@ -63,7 +63,7 @@ pub(in super::super) async fn receive(receiving: Receiving) -> anyhow::Result<()
         out: Vec::new(),
     };
     let outcome = run.until_the_end().await;
-    run.tell("end");
+    run.print_event("end");
     let progress = run.receiver.progress();
     drop(run);
     // Data that was read from the stream is written before the program ends.
@@ -142,7 +142,7 @@ impl Run {
             && let Some(piece) = self.receiver.read()
         {
             if !std::mem::replace(&mut self.late_told, true) && self.receiver.progress().late {
-                self.say("the stream had already begun; its beginning is not available");
+                self.print_line("the stream had already begun; its beginning is not available");
             }
             match piece {
                 Piece::Data(bytes) => {
@@ -157,11 +157,11 @@ impl Run {
         }
     }
 
-    fn say(&self, text: &str) {
+    fn print_line(&self, text: &str) {
         if self.receiving.json {
             eprintln!("{}", json!({ "event": "late", "reason": text }));
         } else {
-            self.receiving.show.say(&format!("fulmar: {text}"));
+            self.receiving.show.print_line(&format!("fulmar: {text}"));
         }
     }
 
@@ -173,7 +173,7 @@ impl Run {
         }
         let many =
             bytes.map_or("an unknown number of bytes".into(), |bytes| format!("{bytes} bytes"));
-        self.receiving.show.say(&format!("fulmar: after {after} bytes {many} were lost"));
+        self.receiving.show.print_line(&format!("fulmar: after {after} bytes {many} were lost"));
     }
 
     async fn send_due(&mut self) {
@@ -197,7 +197,7 @@ impl Run {
         let progress = self.receiver.progress();
         if self.receiving.json {
             if a_second && progress.datagrams > 0 {
-                self.tell("progress");
+                self.print_event("progress");
             }
             return;
         }
@@ -206,7 +206,7 @@ impl Run {
         self.receiving.show.set(progress.received_bytes, progress.received_bytes, message);
     }
 
-    fn tell(&self, event: &str) {
+    fn print_event(&self, event: &str) {
         if !self.receiving.json {
             return;
         }

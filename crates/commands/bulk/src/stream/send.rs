@@ -208,7 +208,7 @@ impl Run {
                     }
                 }
                 StreamEvent::Left(node) => {
-                    self.sending.show.say(&format!(
+                    self.sending.show.print_line(&format!(
                         "fulmar: receiver {node} is silent; no longer waiting for it"
                     ));
                     if self.sending.json {
@@ -254,7 +254,7 @@ impl Run {
             return;
         }
         let number = |key: &str| value[key].as_f64().unwrap_or_default();
-        self.sending.show.say(&format!(
+        self.sending.show.print_line(&format!(
             "{} of {} receivers have all {} bytes after {:.2} s",
             value["confirmed"],
             value["receivers"],

@@ -102,7 +102,8 @@ impl Channel {
     fn quic(
         endpoint: Endpoint,
         connection: quinn::Connection,
-        (write, read): (quinn::SendStream, quinn::RecvStream),
+        write: quinn::SendStream,
+        read: quinn::RecvStream,
     ) -> Channel {
         let quic = Some((endpoint, connection));
         Channel { read: BufReader::new(Box::new(read)), write: Box::new(write), quic }
@@ -169,8 +170,8 @@ pub(super) async fn dial(
     config.transport_config(Arc::new(transport));
     let connecting = copying.endpoint.connect_with(config, to, name)?;
     let connection = connecting.await.map_err(|error| untrusted(name, error))?;
-    let streams = connection.open_bi().await?;
-    Ok(Channel::quic(copying.endpoint, connection, streams))
+    let (write, read) = connection.open_bi().await?;
+    Ok(Channel::quic(copying.endpoint, connection, write, read))
 }
 
 fn transport(control: Control) -> anyhow::Result<TransportConfig> {
@@ -254,8 +255,8 @@ impl Arrival {
             Arrival::Tcp(stream) => Ok(Channel::tcp(stream)),
             Arrival::Quic(endpoint, incoming) => {
                 let connection = incoming.accept()?.await?;
-                let streams = connection.accept_bi().await?;
-                Ok(Channel::quic(endpoint, connection, streams))
+                let (write, read) = connection.accept_bi().await?;
+                Ok(Channel::quic(endpoint, connection, write, read))
             }
         }
     }

@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{self, Arrival, Listener, TlsArgs, Via};
-use super::receive::{Event, one};
+use super::receive::{Event, receive_file};
 use super::send::pour;
-use super::{Have, Offer, Verdict, hear, say};
+use super::{Have, Offer, Verdict, receive_line, send_line};
 use crate::file_to_send::FileToSend;
 use crate::manifest::Manifest;
 use crate::socket;
@@ -87,15 +87,15 @@ impl Fountain {
 impl Served {
     async fn to(&self, arrival: Arrival) -> anyhow::Result<()> {
         let mut channel = timeout(PATIENCE, arrival.open()).await.context("no handshake")??;
-        let ask: Ask = hear(&mut channel, PATIENCE).await?.context("it sent no request")?;
+        let ask: Ask = receive_line(&mut channel, PATIENCE).await?.context("it sent no request")?;
         if !self.tokens.contains(&ask.token) {
             bail!("its token is not valid in this stage");
         }
-        say(&mut channel, &self.offer).await?;
-        let have: Have = hear(&mut channel, PATIENCE).await?.context("no answer")?;
+        send_line(&mut channel, &self.offer).await?;
+        let have: Have = receive_line(&mut channel, PATIENCE).await?.context("no answer")?;
         let from = have.have.min(self.offer.bytes);
-        pour(&mut channel, &self.file, (from, self.offer.bytes), PATIENCE, |_| {}).await?;
-        let verdict: Verdict = hear(&mut channel, PATIENCE).await?.context("no verdict")?;
+        pour(&mut channel, &self.file, from, self.offer.bytes, PATIENCE, |_| {}).await?;
+        let verdict: Verdict = receive_line(&mut channel, PATIENCE).await?.context("no verdict")?;
         channel.close().await;
         verdict.error.map_or(Ok(()), |reason| bail!("the device refused the file: {reason}"))
     }
@@ -134,8 +134,9 @@ impl Fetching<'_> {
         let dial =
             connection::dial(Via::Quic, name, address, self.tls, connection::Control::default());
         let mut channel = timeout(PATIENCE, dial).await.context("no answer")??;
-        say(&mut channel, &Ask { token: self.token.clone() }).await?;
-        let offer: Offer = hear(&mut channel, PATIENCE).await?.context("it sent no offer")?;
+        send_line(&mut channel, &Ask { token: self.token.clone() }).await?;
+        let offer: Offer =
+            receive_line(&mut channel, PATIENCE).await?.context("it sent no offer")?;
         let same = Some(offer.sha256.as_str())
             == self.expected.hash.map(|hash| hash.to_string()).as_deref();
         if !same || offer.name != self.expected.name {
@@ -143,7 +144,7 @@ impl Fetching<'_> {
         }
         let (told, mut events) = mpsc::channel(8);
         let outcome = {
-            let mut fetch = std::pin::pin!(one(&mut channel, self.dir, &offer, &told));
+            let mut fetch = std::pin::pin!(receive_file(&mut channel, self.dir, &offer, &told));
             loop {
                 tokio::select! {
                     outcome = &mut fetch => break outcome,
@@ -156,7 +157,7 @@ impl Fetching<'_> {
             }
         };
         let error = outcome.as_ref().err().map(|error| format!("{error:#}"));
-        say(&mut channel, &Verdict { done: error.is_none(), error }).await?;
+        send_line(&mut channel, &Verdict { done: error.is_none(), error }).await?;
         let _ = timeout(PATIENCE, channel.closed()).await;
         outcome
     }

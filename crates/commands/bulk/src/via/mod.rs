@@ -55,7 +55,7 @@ struct Verdict {
     error: Option<String>,
 }
 
-async fn say(channel: &mut Channel, value: &impl Serialize) -> anyhow::Result<()> {
+async fn send_line(channel: &mut Channel, value: &impl Serialize) -> anyhow::Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     channel.write.write_all(&line).await?;
@@ -63,7 +63,7 @@ async fn say(channel: &mut Channel, value: &impl Serialize) -> anyhow::Result<()
 }
 
 /// The next line; `None` at the orderly end.
-async fn hear<T: DeserializeOwned>(
+async fn receive_line<T: DeserializeOwned>(
     channel: &mut Channel,
     patience: Duration,
 ) -> anyhow::Result<Option<T>> {

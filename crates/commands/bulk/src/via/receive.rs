@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::connection::{Arrival, Channel, Listener, TlsArgs, Via};
 use super::incoming::Incoming;
-use super::{Have, Offer, PIECE, Verdict, hear, say};
+use super::{Have, Offer, PIECE, Verdict, receive_line, send_line};
 use crate::manifest::Hash;
 use crate::show::Show;
 use crate::wait::interrupted;
@@ -128,7 +128,7 @@ async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> an
     let mut channel = timeout(PATIENCE, arrival.open()).await.context("no handshake")??;
     let mut served = false;
     loop {
-        let offer = match hear::<Offer>(&mut channel, PATIENCE).await {
+        let offer = match receive_line::<Offer>(&mut channel, PATIENCE).await {
             Ok(Some(offer)) => offer,
             Ok(None) => break,
             // After everything was served, the client may end the connection in any way.
@@ -136,14 +136,14 @@ async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> an
             Err(error) => return Err(error),
         };
         served = true;
-        let outcome = one(&mut channel, &dir, &offer, told).await;
+        let outcome = receive_file(&mut channel, &dir, &offer, told).await;
         match outcome {
-            Ok(()) => say(&mut channel, &Verdict { done: true, error: None }).await?,
+            Ok(()) => send_line(&mut channel, &Verdict { done: true, error: None }).await?,
             Err(error) if error.is::<std::io::Error>() => return Err(error),
             Err(error) => {
                 let reason = format!("{error:#}");
                 told.send(Event::Failed(format!("{}: {reason}", offer.name))).await?;
-                say(&mut channel, &Verdict { done: false, error: Some(reason) }).await?;
+                send_line(&mut channel, &Verdict { done: false, error: Some(reason) }).await?;
                 break;
             }
         }
@@ -153,7 +153,7 @@ async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> an
     Ok(())
 }
 
-pub(super) async fn one(
+pub(super) async fn receive_file(
     channel: &mut Channel,
     dir: &Path,
     offer: &Offer,
@@ -164,7 +164,7 @@ pub(super) async fn one(
     }
     let mut incoming = Incoming::open(dir, offer)?;
     let resumed = incoming.have;
-    say(channel, &Have { have: resumed }).await?;
+    send_line(channel, &Have { have: resumed }).await?;
     let mut piece = vec![0; PIECE];
     while incoming.have < incoming.bytes {
         let most = usize::try_from(incoming.bytes - incoming.have).unwrap_or(PIECE).min(PIECE);
@@ -229,7 +229,7 @@ impl Run<'_> {
             }
             Event::Failed(reason) => {
                 self.failed += 1;
-                self.receiving.show.say(&format!("fulmar: {reason}"));
+                self.receiving.show.print_line(&format!("fulmar: {reason}"));
                 if self.receiving.json {
                     println!("{}", json!({ "event": "failed", "reason": reason }));
                 }

@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
 use super::connection::{self, Channel, Control, TlsArgs, Untrusted, Via};
-use super::{Have, Offer, PIECE, Verdict, hear, say};
+use super::{Have, Offer, PIECE, Verdict, receive_line, send_line};
 use crate::file_to_send::FileToSend;
 use crate::show::SHOW;
 use crate::show::Show;
@@ -63,7 +63,8 @@ pub(crate) async fn send(sending: Sending<'_>) -> anyhow::Result<()> {
 pub(super) async fn pour(
     channel: &mut Channel,
     file: &File,
-    (mut at, bytes): (u64, u64),
+    mut at: u64,
+    bytes: u64,
     patience: Duration,
     mut tell: impl FnMut(u64),
 ) -> anyhow::Result<()> {
@@ -140,19 +141,20 @@ impl Run<'_> {
         let patience = self.sending.patience;
         let file = &self.sending.files[self.done];
         let (name, bytes) = (file.manifest.name.clone(), file.bytes);
-        say(channel, &Offer { name: name.clone(), bytes, sha256: file.hash.to_string() }).await?;
-        let have: Have = hear(channel, patience).await?.context("no answer")?;
+        send_line(channel, &Offer { name: name.clone(), bytes, sha256: file.hash.to_string() })
+            .await?;
+        let have: Have = receive_line(channel, patience).await?.context("no answer")?;
         let mut at = have.have.min(bytes);
         self.skipped += at;
         let source = self.sending.files[self.done].source.0.try_clone()?;
-        pour(channel, &source, (at, bytes), patience, |length| {
+        pour(channel, &source, at, bytes, patience, |length| {
             at += length;
             self.sent += length;
             self.progress = Instant::now();
             self.show_progress(at);
         })
         .await?;
-        let verdict: Verdict = hear(channel, patience).await?.context("no verdict")?;
+        let verdict: Verdict = receive_line(channel, patience).await?.context("no verdict")?;
         if let Some(reason) = verdict.error {
             return Err(Refused { name, reason }.into());
         }
@@ -201,7 +203,7 @@ impl Run<'_> {
             files.iter().for_each(|file| println!("{}  {}", file.hash, file.manifest.name));
         });
         let seconds = self.start.elapsed().as_secs_f64();
-        self.sending.show.say(&format!(
+        self.sending.show.print_line(&format!(
             "complete after {seconds:.2} s, {:.1} Mbit/s",
             self.sent as f64 * 8e-6 / seconds.max(1e-9)
         ));

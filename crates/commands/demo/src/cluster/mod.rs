@@ -109,7 +109,7 @@ pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
     let folder = data_folder(args.data.as_deref())?;
     let data = folder.path();
     fulmar_certs::files::make_private_dir(data)?;
-    say("Starting three NATS servers and three nodes …")?;
+    print_line("Starting three NATS servers and three nodes …")?;
     // At once: the servers have not bound theirs when the nodes need some.
     let ports = free_ports(Servers::PORTS + Nodes::PORTS)?;
     let (servers, nodes) = ports.split_at(Servers::PORTS);
@@ -117,19 +117,22 @@ pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
     let nodes = Nodes::start(&servers, data, nodes)?;
     let mut show = Show { nodes, servers, signals, enter: lines_of_stdin(), killed: None, args };
     let Some(first) = show.first_node()? else { return Ok(()) };
-    say(&format!("{first} serves, at {}. The others stand by.", show.nodes.address(first)))?;
+    print_line(&format!("{first} serves, at {}. The others stand by.", show.nodes.address(first)))?;
     if args.kill_after > 0 {
-        say(&format!("In {} s, it is killed. Enter kills the node that serves.", args.kill_after))?;
+        print_line(&format!(
+            "In {} s, it is killed. Enter kills the node that serves.",
+            args.kill_after
+        ))?;
     }
-    say("ready")?;
+    print_line("ready")?;
     let traffic = Traffic::start(&show.nodes.url(), args.rate)?;
     let watched = show.watch(&traffic);
     let totals = watched.and_then(|()| {
-        say("Waiting for what is in flight …")?;
+        print_line("Waiting for what is in flight …")?;
         traffic.finish(REST, &mut || if show.step()? { bail!("interrupted") } else { Ok(()) })
     });
     let totals = totals?;
-    say(&summary(&totals))?;
+    print_line(&summary(&totals))?;
     if totals.lost > 0 {
         bail!("{} acknowledged messages were not received", totals.lost);
     }
@@ -142,7 +145,7 @@ fn summary(totals: &Totals) -> String {
     format!("{sent} messages sent, {acknowledged} acknowledged, {received} received.{nothing}")
 }
 
-fn say(line: &str) -> anyhow::Result<()> {
+fn print_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)
@@ -196,7 +199,7 @@ impl Show<'_> {
             {
                 killed.served_at = Some(Instant::now());
                 let seconds = killed.at.elapsed().as_secs_f64();
-                say(&format!("{node} serves, {seconds:.1} s after that."))?;
+                print_line(&format!("{node} serves, {seconds:.1} s after that."))?;
             }
         }
         std::thread::sleep(LOOK);
@@ -239,7 +242,7 @@ impl Show<'_> {
                 report_at += REPORT;
                 let node = self.nodes.serving().unwrap_or("no node");
                 let Totals { sent, acknowledged, received, .. } = traffic.totals();
-                say(&format!(
+                print_line(&format!(
                     "{:>4} s  {node} serves  sent {sent}  acknowledged {acknowledged}  received {received}",
                     elapsed.as_secs()
                 ))?;
@@ -250,9 +253,11 @@ impl Show<'_> {
     /// Kills the node that serves.
     fn kill(&mut self) -> anyhow::Result<()> {
         let serving = self.nodes.serving().filter(|_| self.killed.is_none());
-        let Some(node) = serving else { return say("Not now: another node is taking over.") };
+        let Some(node) = serving else {
+            return print_line("Not now: another node is taking over.");
+        };
         let process = self.nodes.kill(node).context("cannot kill the node")?;
-        say(&format!("Killed {node} (process {process}), which served."))?;
+        print_line(&format!("Killed {node} (process {process}), which served."))?;
         self.killed =
             Some(Killed { node, at: Instant::now(), served_at: None, acknowledged: false });
         Ok(())
@@ -267,13 +272,15 @@ impl Show<'_> {
         {
             killed.acknowledged = true;
             let seconds = at.duration_since(killed.at).as_secs_f64();
-            say(&format!("The publisher is answered again, {seconds:.1} s after the death."))?;
+            print_line(&format!(
+                "The publisher is answered again, {seconds:.1} s after the death."
+            ))?;
         }
         if killed.acknowledged && served_at.elapsed() >= AWAY {
             let node = killed.node;
             self.killed = None;
             self.nodes.restart(node)?;
-            say(&format!("Started {node} again, to stand by."))?;
+            print_line(&format!("Started {node} again, to stand by."))?;
         }
         Ok(())
     }

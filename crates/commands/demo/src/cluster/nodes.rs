@@ -37,7 +37,6 @@ struct Node {
     process: Option<Process>,
 }
 
-/// The nodes.
 pub(super) struct Nodes {
     nodes: Vec<Node>,
     said: Receiver<(usize, u32, Role)>,

@@ -21,7 +21,7 @@ const BACKOFF: Backoff =
 
 /// Observations of one message.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct MessageState {
     acknowledged: bool,
     received: bool,
 }
@@ -40,13 +40,13 @@ pub(super) struct Totals {
 #[derive(Default)]
 struct Record {
     /// By number.
-    messages: Vec<Seen>,
+    messages: Vec<MessageState>,
     acknowledged_at: Option<Instant>,
 }
 
 impl Record {
     fn totals(&self) -> Totals {
-        let count = |which: fn(&&Seen) -> bool| self.messages.iter().filter(which).count();
+        let count = |which: fn(&&MessageState) -> bool| self.messages.iter().filter(which).count();
         Totals {
             sent: self.messages.len(),
             acknowledged: count(|seen| seen.acknowledged),
@@ -89,7 +89,7 @@ impl Traffic {
                 ..Options::new(url)?
             })
         };
-        let clients = (options("subscriber")?, options("publisher")?);
+        let (subscriber, publisher) = (options("subscriber")?, options("publisher")?);
         let shared = Arc::new(Shared::default());
         let (subscribed, wait) = channel();
         let for_thread = Arc::clone(&shared);
@@ -98,7 +98,7 @@ impl Traffic {
         let thread = thread.spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = exchange(clients, rate, Arc::clone(&for_thread), subscribed) => {}
+                    () = exchange(subscriber, publisher, rate, Arc::clone(&for_thread), subscribed) => {}
                     () = for_thread.ended.notified() => {}
                 }
             });
@@ -151,7 +151,8 @@ impl Drop for Traffic {
 
 /// Runs both clients.
 async fn exchange(
-    (subscriber, publisher): (Options, Options),
+    subscriber: Options,
+    publisher: Options,
     rate: u32,
     shared: Arc<Shared>,
     subscribed: Sender<Result<(), fulmar_client::Error>>,
@@ -193,7 +194,7 @@ async fn publish(publisher: &Client, shared: &Arc<Shared>) {
     let mut number = 0;
     shared.note(|record| {
         number = record.messages.len();
-        record.messages.push(Seen::default());
+        record.messages.push(MessageState::default());
     });
     let message = Message::new(TOPIC, number.to_string()).qos1();
     let Ok(delivery) = publisher.publish(message).await else { return };
@@ -214,9 +215,9 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_and_not_received_is_lost() {
-        let seen = |acknowledged, received| Seen { acknowledged, received };
+        let seen = |acknowledged, received| MessageState { acknowledged, received };
         let messages =
-            vec![seen(true, true), seen(true, false), seen(false, true), Seen::default()];
+            vec![seen(true, true), seen(true, false), seen(false, true), MessageState::default()];
         let record = Record { messages, acknowledged_at: None };
         let totals = Totals { sent: 4, acknowledged: 2, received: 2, lost: 1 };
         assert_eq!(record.totals(), totals);

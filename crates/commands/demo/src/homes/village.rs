@@ -57,7 +57,7 @@ pub(super) fn settle(data: &Path, plan: &Plan, history_days: u32) -> anyhow::Res
         user("admin", Role::Admin, "everything, users too"),
     ];
     let installation = Installation { data, file: FILE, twin, device };
-    installation.make(users, &parameters, async |api| fill(api, plan, history_days).await)
+    installation.create(users, &parameters, async |api| fill(api, plan, history_days).await)
 }
 
 async fn fill(api: &Api, plan: &Plan, history_days: u32) -> anyhow::Result<()> {
@@ -75,7 +75,7 @@ async fn fill(api: &Api, plan: &Plan, history_days: u32) -> anyhow::Result<()> {
             json!({ "id": home.id, "name": name, "street": home.street, "place": place, "gateway": GATEWAY_USER })
         })
         .collect();
-    api.ask("POST", &path("home"), &json!({ "items": homes })).await?;
+    api.request("POST", &path("home"), &json!({ "items": homes })).await?;
     let devices = village
         .homes()
         .iter()
@@ -87,7 +87,7 @@ async fn fill(api: &Api, plan: &Plan, history_days: u32) -> anyhow::Result<()> {
         let sensor = json!({
             "home": home.id, "room": device.room, "model": device.model, "expected_every_s": plan.every_s,
         });
-        api.ask("PUT", &path(&format!("sensor/{}", device.name)), &sensor).await?;
+        api.request("PUT", &path(&format!("sensor/{}", device.name)), &sensor).await?;
     }
     let mut at_ms = from_ms;
     while at_ms < now_ms {
@@ -99,7 +99,7 @@ async fn fill(api: &Api, plan: &Plan, history_days: u32) -> anyhow::Result<()> {
     }
     // The mean of an hour takes an hour to say anything; nobody watches a demonstration that long.
     let rule = json!({ "name": "Radon, each value", "averaging_s": 0 });
-    api.ask("PATCH", &path("alert_rule/radon"), &rule).await?;
+    api.request("PATCH", &path("alert_rule/radon"), &rule).await?;
     Ok(())
 }
 

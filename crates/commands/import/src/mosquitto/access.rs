@@ -14,7 +14,7 @@ use super::acl::{self, Access, Whom};
 use super::conf::{Conf, Options};
 use super::dynsec::{Dynsec, Role};
 use super::files::{self, Files};
-use super::report::{Error, Place, Report};
+use super::report::{Error, Report, SourceLine};
 use super::users::Users;
 
 /// Topics of the administration of the dynamic security plugin.
@@ -151,7 +151,7 @@ impl Lists {
         dynsec: &Dynsec,
         users: &Users,
         has_acl_file: bool,
-        place: &Place,
+        place: &SourceLine,
         report: &mut Report,
     ) {
         let text = "`mosquitto_ctrl dynsec` and $CONTROL topics have no effect: change users with `fulmar passwd`, \

@@ -5,7 +5,7 @@ use std::path::Path;
 use fulmar_mqtt::topic::check_filter;
 
 use super::files;
-use super::report::{Error, Place};
+use super::report::{Error, SourceLine};
 
 /// Whom an entry is about.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub enum Access {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// Where.
-    pub place: Place,
+    pub place: SourceLine,
     /// Whom it is about.
     pub whom: Whom,
     /// Permission that it gives.
@@ -77,7 +77,7 @@ pub fn parse(file: &Path, text: &str) -> Result<Vec<Entry>, Error> {
     Ok(entries)
 }
 
-fn access_and_filter<'a>(rest: &'a str, place: &Place) -> Result<(Access, &'a str), Error> {
+fn access_and_filter<'a>(rest: &'a str, place: &SourceLine) -> Result<(Access, &'a str), Error> {
     if rest.is_empty() {
         return Err(Error::malformed(place, "expected a topic"));
     }

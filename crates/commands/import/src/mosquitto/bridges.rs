@@ -10,7 +10,7 @@ use fulmar_mqtt::QoS;
 use super::conf::{Bridge, Conf, Line, Options, first_word};
 use super::files::Files;
 use super::listeners::absolute;
-use super::report::{Error, Place, Report};
+use super::report::{Error, Report, SourceLine};
 
 /// Upstream brokers of a gateway.
 const MAX_UPSTREAMS: usize = 16;
@@ -20,7 +20,7 @@ const MAX_UPSTREAMS: usize = 16;
 pub(super) struct Upstream {
     /// `upstream` or `upstreams.NAME`.
     pub(super) section: String,
-    pub(super) place: Place,
+    pub(super) place: SourceLine,
     /// The name of the bridge.
     pub(super) bridge: String,
     /// Keys with their values, as in TOML.
@@ -184,7 +184,7 @@ fn translate_bridge(
     let off = why_off(options, &host, tls);
     differences(options, report);
     let (mut up, mut down) = (Vec::new(), Vec::new());
-    for line in options.all("topic") {
+    for line in options.lines_named("topic") {
         topic(line, &mut up, &mut down, report)?;
     }
     if options.get("topic").is_none() {

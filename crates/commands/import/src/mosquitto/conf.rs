@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::files::{self, Files};
 use super::options::{self, Accepts, Fate, Scope};
-use super::report::{Error, Kind, Place, Report};
+use super::report::{Error, Kind, Report, SourceLine};
 
 /// Listeners, and bridges.
 const MAX_SECTIONS: usize = 1000;
@@ -14,7 +14,7 @@ const MAX_SECTIONS: usize = 1000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     /// Where.
-    pub place: Place,
+    pub place: SourceLine,
     /// Name of the option.
     pub name: String,
     /// The rest of the line.
@@ -38,7 +38,7 @@ impl Options {
     }
 
     /// All lines with this name.
-    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Line> {
+    pub fn lines_named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Line> {
         self.0.iter().filter(move |line| line.name == name)
     }
 
@@ -60,7 +60,7 @@ impl Options {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listener {
     /// Position of the `listener` line; that of the first option for the default listener.
-    pub place: Place,
+    pub place: SourceLine,
     /// 0 for a Unix socket.
     pub port: u16,
     /// Host name, address or path.
@@ -75,7 +75,7 @@ pub struct Listener {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bridge {
     /// Position of the `connection` line.
-    pub place: Place,
+    pub place: SourceLine,
     /// Name of the bridge.
     pub name: String,
     /// Options of the bridge.
@@ -86,7 +86,7 @@ pub struct Bridge {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
     /// The file as a whole.
-    pub place: Place,
+    pub place: SourceLine,
     /// Options of the broker.
     pub global: Options,
     /// Options for access, of all listeners.
@@ -108,7 +108,7 @@ pub(super) fn first_word(value: &str) -> &str {
 /// # Errors
 /// An option has no value.
 pub fn parse(file: &Path, text: &str) -> Result<Vec<Line>, Error> {
-    let parsed = |(place, text): (Place, &str)| {
+    let parsed = |(place, text): (SourceLine, &str)| {
         let (name, value) = text.split_once(' ').unwrap_or((text, ""));
         let value = value.trim();
         if value.is_empty() {
@@ -161,7 +161,7 @@ impl Conf {
         let per_listener = |line: &&Line| line.name == "per_listener_settings";
         let per_listener = lines.iter().rfind(per_listener).is_some_and(Line::is_true);
         let mut conf = Conf {
-            place: Place { file: path.into(), line: 0 },
+            place: SourceLine { file: path.into(), line: 0 },
             global: Options::default(),
             security: Options::default(),
             per_listener,
@@ -215,7 +215,7 @@ impl Conf {
     }
 
     /// The listener to which an option belongs; before any, the default listener.
-    fn listener(&mut self, place: &Place) -> &mut Listener {
+    fn listener(&mut self, place: &SourceLine) -> &mut Listener {
         if self.listeners.is_empty() {
             self.listeners.push(Listener {
                 place: place.clone(),
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!([max(0), max(1)], ["5", "7"]);
         assert_eq!(conf.listeners[1].host.as_deref(), Some("127.0.0.1"));
         assert!(conf.security.is_true("allow_anonymous"));
-        assert_eq!(conf.bridges[0].options.all("topic").count(), 2);
+        assert_eq!(conf.bridges[0].options.lines_named("topic").count(), 2);
         let (conf, _) =
             read(&[("m.conf", &format!("per_listener_settings true\n{text}"))]).unwrap();
         assert!(!conf.security.is_true("allow_anonymous"));
@@ -322,7 +322,8 @@ mod tests {
             ("d/x.txt", "nonsense\n"),
         ];
         let (conf, _) = read(&files).unwrap();
-        let order: Vec<_> = conf.global.all("log_type").map(|line| line.value.as_str()).collect();
+        let order: Vec<_> =
+            conf.global.lines_named("log_type").map(|line| line.value.as_str()).collect();
         assert_eq!(order, ["01", "a", "B", "b"]);
         assert_eq!(conf.global.get("log_type").unwrap().place.to_string(), "d/b.conf:1");
     }

@@ -11,7 +11,7 @@ use fulmar_identity::AclKind;
 use fulmar_mqtt::topic::check_filter;
 use serde::Deserialize;
 
-use super::report::{Error, Place};
+use super::report::{Error, SourceLine};
 
 /// The whole file.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
@@ -149,7 +149,7 @@ pub struct DefaultAccess {
 /// # Errors
 /// It is not such a file; the error has the line.
 pub fn parse(file: &Path, text: &str) -> Result<Dynsec, Error> {
-    let place = |line| Place { file: file.into(), line };
+    let place = |line| SourceLine { file: file.into(), line };
     let dynsec: Dynsec = serde_json::from_str(text)
         .map_err(|error| Error::malformed(&place(error.line()), error.to_string()))?;
     for entry in dynsec.roles.iter().flat_map(|role| &role.acls) {

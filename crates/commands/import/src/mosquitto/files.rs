@@ -11,7 +11,7 @@ use fulmar_certs::CertError;
 use fulmar_certs::files::check_secret;
 use rustix::fs::OFlags;
 
-use super::report::{Error, Place};
+use super::report::{Error, SourceLine};
 
 /// Largest file that is read: a password file with some 400,000 users.
 const MAX_FILE_BYTES: u64 = 64 << 20;
@@ -110,7 +110,7 @@ impl Files for Disk {
 pub(super) fn read(
     files: &dyn Files,
     path: &Path,
-    named_at: Option<&Place>,
+    named_at: Option<&SourceLine>,
 ) -> Result<String, Error> {
     files.read(path).map_err(|error| {
         let hint = match error.kind() {
@@ -130,13 +130,13 @@ pub(super) fn read(
 }
 
 /// The lines of a file with their places, without spaces around them, empty ones and comments.
-pub(super) fn lines<'a>(file: &Path, text: &'a str) -> impl Iterator<Item = (Place, &'a str)> {
+pub(super) fn lines<'a>(file: &Path, text: &'a str) -> impl Iterator<Item = (SourceLine, &'a str)> {
     let file: Arc<Path> = file.into();
     // Some editors put a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    lines.map(move |(line, text)| (Place { file: Arc::clone(&file), line }, text))
+    lines.map(move |(line, text)| (SourceLine { file: Arc::clone(&file), line }, text))
 }
 
 #[cfg(test)]

@@ -167,7 +167,7 @@ fn key_of(listener: &Listener, report: &mut Report) -> Result<Option<&'static st
 /// The first option for access in which two listeners differ.
 fn differing(one: &Options, other: &Options) -> Option<&'static str> {
     let values = |options: &Options, name: &'static str| {
-        options.all(name).map(|line| line.value.clone()).collect::<Vec<_>>()
+        options.lines_named(name).map(|line| line.value.clone()).collect::<Vec<_>>()
     };
     COMMON.into_iter().find(|name| values(one, name) != values(other, name))
 }

@@ -24,7 +24,7 @@ use std::path::Path;
 
 use self::conf::Conf;
 pub use self::files::{Disk, Files};
-pub use self::report::{Error, Kind, Note, Place, Report};
+pub use self::report::{Error, Kind, Note, Report, SourceLine};
 pub use self::store::{Filling, filling};
 
 /// A file to be written.

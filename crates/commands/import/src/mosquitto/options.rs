@@ -34,7 +34,7 @@ pub(super) enum Fate {
     Always(&'static str, &'static str),
 }
 
-pub(super) struct Known {
+pub(super) struct OptionSpec {
     pub(super) name: &'static str,
     pub(super) scope: Scope,
     pub(super) accepts: Accepts,
@@ -45,8 +45,8 @@ use Accepts::{Bool, Number, Text};
 use Fate::{Always, No, NotNeeded, Translated};
 use Scope::{Bridge, Global, Listener, Security};
 
-const fn known(name: &'static str, scope: Scope, accepts: Accepts, fate: Fate) -> Known {
-    Known { name, scope, accepts, fate }
+const fn known(name: &'static str, scope: Scope, accepts: Accepts, fate: Fate) -> OptionSpec {
+    OptionSpec { name, scope, accepts, fate }
 }
 
 const ANY: u64 = 4_294_967_295;
@@ -55,13 +55,12 @@ const LOG: Fate =
 const TLS: Fate = No("Fulmar offers TLS 1.2 and 1.3 with rustls' cipher suites");
 const SAVING: Fate = NotNeeded("what Fulmar acknowledges is on disk");
 
-/// Finds an option by its name.
-pub(super) fn find(name: &str) -> Option<&'static Known> {
+pub(super) fn find(name: &str) -> Option<&'static OptionSpec> {
     OPTIONS.iter().find(|known| known.name == name)
 }
 
 #[rustfmt::skip]
-static OPTIONS: &[Known] = &[
+static OPTIONS: &[OptionSpec] = &[
     known("allow_duplicate_messages", Global, Bool, NotNeeded("a client gets a message once, however many of its subscriptions match")),
     known("allow_anonymous", Security, Bool, Translated),
     known("allow_zero_length_clientid", Security, Bool, Always("true", "Fulmar gives such a client an identifier")),

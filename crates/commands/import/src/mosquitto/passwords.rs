@@ -5,13 +5,13 @@ use std::path::Path;
 use fulmar_broker::auth::check_hash;
 
 use super::files;
-use super::report::{Place, Report};
+use super::report::{Report, SourceLine};
 
 /// A user.
 #[derive(Clone, Debug, PartialEq)]
 pub struct User {
     /// Where it comes from.
-    pub place: Place,
+    pub place: SourceLine,
     /// The name.
     pub name: String,
     /// In a form that Fulmar's password file accepts.

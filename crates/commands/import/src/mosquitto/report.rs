@@ -8,14 +8,14 @@ pub(super) use fulmar_command::terminal::printable as plain;
 
 /// A line of a file, from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct SourceLine {
     /// The file.
     pub file: Arc<Path>,
     /// 0 for the file as a whole.
     pub line: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let file = self.file.display();
         if self.line == 0 { write!(f, "{file}") } else { write!(f, "{file}:{}", self.line) }
@@ -47,7 +47,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
     /// Position of the line.
-    pub place: Place,
+    pub place: SourceLine,
     /// Option of the line, or another subject.
     pub option: String,
     /// Result for the line.
@@ -71,7 +71,13 @@ pub struct Report {
 
 impl Report {
     /// Adds an entry.
-    pub(super) fn add(&mut self, place: &Place, option: &str, kind: Kind, text: impl Into<String>) {
+    pub(super) fn add(
+        &mut self,
+        place: &SourceLine,
+        option: &str,
+        kind: Kind,
+        text: impl Into<String>,
+    ) {
         let (place, option, text) = (place.clone(), option.to_owned(), text.into());
         let note = Note { place, option, kind, text };
         if !self.notes.contains(&note) {
@@ -79,11 +85,16 @@ impl Report {
         }
     }
 
-    pub(super) fn not_translated(&mut self, place: &Place, option: &str, text: impl Into<String>) {
+    pub(super) fn not_translated(
+        &mut self,
+        place: &SourceLine,
+        option: &str,
+        text: impl Into<String>,
+    ) {
         self.add(place, option, Kind::NotTranslated, text);
     }
 
-    pub(super) fn differs(&mut self, place: &Place, option: &str, text: impl Into<String>) {
+    pub(super) fn differs(&mut self, place: &SourceLine, option: &str, text: impl Into<String>) {
         self.add(place, option, Kind::Differs, text);
     }
 
@@ -111,7 +122,7 @@ pub enum Error {
     #[error("{place}: {text}")]
     Malformed {
         /// Position of the fault.
-        place: Place,
+        place: SourceLine,
         /// Fault found there.
         text: String,
     },
@@ -126,7 +137,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(super) fn malformed(place: &Place, text: impl Into<String>) -> Error {
+    pub(super) fn malformed(place: &SourceLine, text: impl Into<String>) -> Error {
         Error::Malformed { place: place.clone(), text: text.into() }
     }
 }

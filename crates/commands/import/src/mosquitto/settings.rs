@@ -135,7 +135,7 @@ fn data(conf: &Conf, report: &mut Report) -> Option<Setting> {
 
 fn log(conf: &Conf) -> Option<Setting> {
     let types: Vec<&str> =
-        conf.global.all("log_type").map(|line| first_word(&line.value)).collect();
+        conf.global.lines_named("log_type").map(|line| first_word(&line.value)).collect();
     let level = |names: &[&str]| types.iter().any(|given| names.contains(given));
     let level = match () {
         () if types.is_empty() || level(&["none"]) => return None,

@@ -9,7 +9,7 @@ use super::conf::{Conf, Options};
 use super::dynsec::{self, Dynsec};
 use super::files::{self, Files};
 use super::passwords;
-use super::report::{Error, Place, Report};
+use super::report::{Error, Report, SourceLine};
 
 /// The plugin's file name, on every system.
 const DYNSEC: &str = "mosquitto_dynamic_security";
@@ -38,7 +38,7 @@ pub(super) fn read(
         for client in &dynsec.clients {
             let name = client.username.as_str();
             let line = dynsec::line_of(&text, "username", name);
-            let place = Place { file: file.file.clone(), line };
+            let place = SourceLine { file: file.file.clone(), line };
             // mosquitto does not look in the password file for a user of this one.
             barred.insert(name.to_owned());
             if let Some(hash) = usable(client, &place, report) {
@@ -72,7 +72,7 @@ pub(super) fn read(
 }
 
 /// The hash of a client that may log in.
-fn usable(client: &dynsec::Client, place: &Place, report: &mut Report) -> Option<String> {
+fn usable(client: &dynsec::Client, place: &SourceLine, report: &mut Report) -> Option<String> {
     let name = client.username.as_str();
     if User::check_name(name).is_err()
         || name.starts_with('#')
@@ -111,9 +111,9 @@ fn dynsec_file(
     conf: &Conf,
     security: &Options,
     report: &mut Report,
-) -> Result<Option<(Place, String, Dynsec)>, Error> {
+) -> Result<Option<(SourceLine, String, Dynsec)>, Error> {
     let mut found = None;
-    for line in security.all("plugin").chain(security.all("auth_plugin")) {
+    for line in security.lines_named("plugin").chain(security.lines_named("auth_plugin")) {
         if line.value.contains(DYNSEC) {
             let names = ["plugin_opt_config_file", "auth_opt_config_file"];
             let Some(file) = security.first(&names).or_else(|| conf.security.first(&names)) else {
@@ -128,7 +128,7 @@ fn dynsec_file(
                 path.display()
             );
             report.differs(&file.place, &file.name, advice);
-            found = Some((Place { file: path.into(), line: 0 }, text, dynsec));
+            found = Some((SourceLine { file: path.into(), line: 0 }, text, dynsec));
         } else {
             let text = "plugins of mosquitto cannot be loaded; Fulmar has passwords, tokens and certificates \
                         (docs/access.md), and refuses users whom only the plugin knows";

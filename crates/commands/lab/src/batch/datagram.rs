@@ -88,7 +88,7 @@ pub(super) fn transfer(job: &Job, identity: Option<&Certificate>) -> anyhow::Res
     let transfer = fastrand_number();
     let parts = parts(job.bytes);
     let done = if job.put {
-        put(&mut channel, transfer, parts, end)
+        send_parts(&mut channel, transfer, parts, end)
     } else {
         get(&mut channel, transfer, parts, end)
     };
@@ -131,7 +131,12 @@ fn get(channel: &mut Channel, transfer: u32, parts: u32, end: Instant) -> anyhow
     Ok(())
 }
 
-fn put(channel: &mut Channel, transfer: u32, parts: u32, end: Instant) -> anyhow::Result<()> {
+fn send_parts(
+    channel: &mut Channel,
+    transfer: u32,
+    parts: u32,
+    end: Instant,
+) -> anyhow::Result<()> {
     for part in 0..parts {
         channel.send(&Header { kind: PART_OF, transfer, part, parts }.write(PART))?;
     }
@@ -311,7 +316,7 @@ impl Client {
                     *seen = true;
                 }
                 if seen.iter().all(|seen| *seen) {
-                    self.tell(socket, peer)?;
+                    self.report_arrived(socket, peer)?;
                 }
             }
             _ => {}
@@ -320,7 +325,7 @@ impl Client {
     }
 
     /// Reports how many parts have arrived.
-    fn tell(&mut self, socket: &UdpSocket, peer: SocketAddr) -> anyhow::Result<()> {
+    fn report_arrived(&mut self, socket: &UdpSocket, peer: SocketAddr) -> anyhow::Result<()> {
         let Some((transfer, seen)) = self.coming.take() else { return Ok(()) };
         let got = seen.iter().filter(|seen| **seen).count() as u32;
         let answer = Header { kind: GOT, transfer, part: got, parts: seen.len() as u32 };
@@ -329,7 +334,7 @@ impl Client {
 
     fn on_time(&mut self, socket: &UdpSocket, peer: SocketAddr) -> anyhow::Result<()> {
         if self.coming.is_some() && self.heard.elapsed() >= SILENCE {
-            self.tell(socket, peer)?;
+            self.report_arrived(socket, peer)?;
         }
         if let Some(session) = &mut self.session {
             session.on_deadline(Instant::now())?;

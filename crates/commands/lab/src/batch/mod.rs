@@ -17,7 +17,7 @@ use anyhow::Context;
 use fulmar_coap::dtls::Certificate;
 use serde_json::json;
 
-use super::probe::tell;
+use super::probe::print_event;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -182,24 +182,24 @@ fn transfers(args: &Transfers, put: bool) -> anyhow::Result<()> {
     let job = Job { server, put, bytes, window, patience, keep };
     let mut client = Client::new(args, &job)?;
     let mut failed = 0;
-    tell("begin", json!({}))?;
+    print_event("begin", json!({}))?;
     let begun = Instant::now();
     for _ in 0..args.count {
         let at = Instant::now();
         let done = client.transfer(&job);
         let ms = at.elapsed().as_secs_f64() * 1e3;
         match done {
-            Ok(()) => tell("transfer", json!({ "ms": ms, "bytes": bytes }))?,
+            Ok(()) => print_event("transfer", json!({ "ms": ms, "bytes": bytes }))?,
             Err(error) => {
                 failed += 1;
-                tell("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
+                print_event("failed", json!({ "after_ms": ms, "reason": format!("{error:#}") }))?;
             }
         }
         client.rest(Duration::from_millis(args.rest_ms));
     }
     let seconds = begun.elapsed().as_secs_f64();
     let failed_pct = 100.0 * failed as f64 / args.count as f64;
-    tell("end", json!({ "batch_s": seconds, "failed": failed, "failed_pct": failed_pct }))
+    print_event("end", json!({ "batch_s": seconds, "failed": failed, "failed_pct": failed_pct }))
 }
 
 /// A socket for `job`, with its receive buffer.

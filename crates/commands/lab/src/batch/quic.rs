@@ -175,11 +175,14 @@ async fn answer(incoming: quinn::Incoming) -> anyhow::Result<()> {
     let connection = incoming.await?;
     loop {
         let (send, receive) = connection.accept_bi().await?;
-        one(send, receive).await?;
+        serve_stream(send, receive).await?;
     }
 }
 
-async fn one(mut send: quinn::SendStream, mut receive: quinn::RecvStream) -> anyhow::Result<()> {
+async fn serve_stream(
+    mut send: quinn::SendStream,
+    mut receive: quinn::RecvStream,
+) -> anyhow::Result<()> {
     let mut request = [0; REQUEST];
     receive.read_exact(&mut request).await?;
     let [kind, bytes @ ..] = request;

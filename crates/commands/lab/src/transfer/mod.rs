@@ -19,7 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::probe::{TlsArgs, tell};
+use super::probe::{TlsArgs, print_event};
 use crate::runtime::block_on;
 use target::{Route, Target};
 
@@ -182,7 +182,6 @@ enum Client {
     Quic(quic::Client),
 }
 
-/// An open connection.
 enum OpenConnection {
     Tcp(tcp::OpenConnection),
     Quic(Box<quic::OpenConnection>),
@@ -239,10 +238,10 @@ impl Mobility {
 }
 
 impl OpenConnection {
-    async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
+    async fn exchange(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         match self {
-            OpenConnection::Tcp(conn) => conn.ask(ask).await,
-            OpenConnection::Quic(conn) => conn.ask(ask).await,
+            OpenConnection::Tcp(conn) => conn.exchange(ask).await,
+            OpenConnection::Quic(conn) => conn.exchange(ask).await,
         }
     }
 
@@ -284,8 +283,8 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
     if args.connection != Connection::New {
         let first = Ask { url: target.with_path(&args.first)?, post: None, ..ask.clone() };
         let mut conn = connect(&client, &first).await.context("the first connection")?;
-        succeed(conn.ask(&first).await.context("the first request")?)?;
-        tell("first", conn.figures())?;
+        succeed(conn.exchange(&first).await.context("the first request")?)?;
+        print_event("first", conn.figures())?;
         if args.connection == Connection::Kept {
             kept = Some(conn);
         } else {
@@ -310,7 +309,7 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
     if let Some(conn) = kept {
         conn.close().await;
     }
-    tell("end", json!({}))
+    print_event("end", json!({}))
 }
 
 /// Ends a connection to whose server the client is to return. Without its ticket, the client would be a new one.
@@ -331,7 +330,7 @@ async fn transfer(
     ask: &Ask,
     mut kept: Option<OpenConnection>,
 ) -> anyhow::Result<OpenConnection> {
-    tell("begin", json!({}))?;
+    print_event("begin", json!({}))?;
     let begun = Instant::now();
     let mut attempts = 0;
     loop {
@@ -347,11 +346,11 @@ async fn transfer(
                     "attempts": attempts,
                 });
                 merge(&mut figures, conn.figures());
-                tell("transfer", figures)?;
+                print_event("transfer", figures)?;
                 return Ok(conn);
             }
             Err(error) if attempts == args.attempts => return Err(error),
-            Err(error) => tell("again", json!({ "reason": format!("{error:#}") }))?,
+            Err(error) => print_event("again", json!({ "reason": format!("{error:#}") }))?,
         }
     }
 }
@@ -383,8 +382,8 @@ async fn attempt(
 
 /// The answer to a request, which is sent again where the server wants it after the handshake (RFC 8470 section 5.2).
 async fn answer(conn: &mut OpenConnection, ask: &Ask) -> anyhow::Result<Answer> {
-    match conn.ask(ask).await? {
-        early if early.status == http::StatusCode::TOO_EARLY => conn.ask(ask).await,
+    match conn.exchange(ask).await? {
+        early if early.status == http::StatusCode::TOO_EARLY => conn.exchange(ask).await,
         answer => Ok(answer),
     }
 }

@@ -145,13 +145,13 @@ impl Follower {
     pub(super) async fn follow(mut self) -> anyhow::Error {
         loop {
             self.route.changed().await;
-            if let Err(error) = self.go().await {
+            if let Err(error) = self.move_once().await {
                 return error.context("cannot move");
             }
         }
     }
 
-    async fn go(&mut self) -> anyhow::Result<()> {
+    async fn move_once(&mut self) -> anyhow::Result<()> {
         self.route = Route::to(self.route.remote)?;
         self.endpoint.rebind(UdpSocket::bind((self.route.local, 0))?)?;
         // Until it has validated the new address, the server may send it three times the bytes received from there
@@ -170,7 +170,7 @@ impl OpenConnection {
         Follower { endpoint, connection, route: self.route }
     }
 
-    pub(super) async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
+    pub(super) async fn exchange(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         let mut request = ask.request(());
         *request.uri_mut() = ask.url.clone();
         if let Some(bytes) = ask.post {

@@ -94,7 +94,7 @@ impl Client {
         }
         let route = Route { local: tcp.local_addr()?.ip(), remote };
         let Some((connector, name)) = &self.tls else {
-            let (sender, driver) = one(TokioIo::new(tcp)).await?;
+            let (sender, driver) = handshake(TokioIo::new(tcp)).await?;
             return Ok(OpenConnection {
                 sender,
                 driver,
@@ -111,13 +111,14 @@ impl Client {
             bail!("the server does not speak HTTP/2");
         }
         let io = TokioIo::new(stream);
-        let (sender, driver) = if self.two { two(io, self.window).await? } else { one(io).await? };
+        let (sender, driver) =
+            if self.two { two(io, self.window).await? } else { handshake(io).await? };
         let protocol = if self.two { "h2" } else { "http/1.1" };
         Ok(OpenConnection { sender, driver, route, protocol, resumed })
     }
 }
 
-async fn one<T>(io: T) -> anyhow::Result<(Sender, JoinHandle<()>)>
+async fn handshake<T>(io: T) -> anyhow::Result<(Sender, JoinHandle<()>)>
 where
     T: hyper::rt::Read + hyper::rt::Write + Send + Unpin + 'static,
 {
@@ -139,7 +140,7 @@ where
 }
 
 impl OpenConnection {
-    pub(super) async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
+    pub(super) async fn exchange(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         let body = Bytes::from(vec![b'x'; usize::try_from(ask.post.unwrap_or(0))?]);
         let mut request = ask.request(Full::new(body));
         let answering = async {

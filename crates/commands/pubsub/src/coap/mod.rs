@@ -15,7 +15,7 @@ use crate::exit::Usage;
 pub(super) use publish::{Job, publish};
 pub use speaker::Speaker;
 pub(super) use subscribe::subscribe;
-pub(super) use trust::Given;
+pub(super) use trust::TrustArgs;
 
 /// A parsed URL: `coap://HOST[:PORT][/PATH]`, `coaps://…`.
 #[derive(Debug, PartialEq, Eq)]

@@ -9,12 +9,12 @@ use fulmar_coap::{Call, Method};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::wire::Wire;
-use super::{Given, Url, check};
+use super::{TrustArgs, Url, check};
 
 /// Messages to publish, and where to.
 pub(crate) struct Job {
     pub(crate) url: String,
-    pub(crate) given: Given,
+    pub(crate) given: TrustArgs,
     pub(crate) topic: String,
     pub(crate) retain: bool,
     /// `None`: each line of standard input is a payload.
@@ -36,7 +36,7 @@ pub(crate) async fn publish(job: Job) -> anyhow::Result<()> {
             if number > 0 && !job.repeat_delay.is_zero() {
                 tokio::time::sleep(job.repeat_delay).await;
             }
-            check(&job.topic, &wire.ask(job.call(&path, payload.clone())).await?)?;
+            check(&job.topic, &wire.request(job.call(&path, payload.clone())).await?)?;
             delivered += 1;
         }
     } else {
@@ -47,7 +47,7 @@ pub(crate) async fn publish(job: Job) -> anyhow::Result<()> {
                 line.pop();
             }
             let payload = std::mem::take(&mut line).into();
-            check(&job.topic, &wire.ask(job.call(&path, payload)).await?)?;
+            check(&job.topic, &wire.request(job.call(&path, payload)).await?)?;
             delivered += 1;
         }
     }

@@ -5,7 +5,7 @@ use fulmar_client::Trust;
 use fulmar_coap::{Call, Method};
 
 use super::wire::Wire;
-use super::{Given, Url, check};
+use super::{TrustArgs, Url, check};
 
 /// A socket, and over DTLS an open session.
 pub struct Speaker {
@@ -22,7 +22,7 @@ impl Speaker {
     pub async fn open(url: &str, topic: &str, trust: Trust) -> anyhow::Result<Speaker> {
         let url = Url::parse(url)?;
         let path = url.path(topic)?;
-        let given = Given { username: None, key: None, certificate: None, trust };
+        let given = TrustArgs { username: None, key: None, certificate: None, trust };
         let wire = Wire::open(&url, &given).await?;
         Ok(Speaker { wire, topic: topic.to_owned(), path })
     }
@@ -31,9 +31,9 @@ impl Speaker {
     ///
     /// # Errors
     /// None came, or it was an error.
-    pub async fn say(&mut self, payload: Bytes) -> anyhow::Result<()> {
+    pub async fn publish(&mut self, payload: Bytes) -> anyhow::Result<()> {
         let call = Call { payload, ..Call::new(Method::Post, self.path.clone()) };
-        check(&self.topic, &self.wire.ask(call).await?)
+        check(&self.topic, &self.wire.request(call).await?)
     }
 
     /// Ends the DTLS session, if there is one.

@@ -7,12 +7,12 @@ use fulmar_client::Message;
 use fulmar_coap::{Call, CallId, ClientEvent, Method, Response};
 
 use super::wire::Wire;
-use super::{Given, Url, check};
+use super::{TrustArgs, Url, check};
 
 /// Observes the topics and gives each message to `print`, which says whether that was the last one.
 pub(crate) async fn subscribe(
     url: &str,
-    given: &Given,
+    given: &TrustArgs,
     topics: &[String],
     mut print: impl FnMut(&Message) -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {

@@ -17,14 +17,14 @@ use crate::exit::Usage;
 
 /// Options as the command line has them.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct TrustArgs {
     pub(crate) username: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) certificate: Option<(std::path::PathBuf, std::path::PathBuf)>,
     pub(crate) trust: Trust,
 }
 
-impl Given {
+impl TrustArgs {
     /// A user's key, a certificate, or one made for the occasion, which a server does not ask for.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use fulmar_coap::dtls::DtlsSession;
 use fulmar_coap::{Call, CallId, Client, ClientEvent, ClientLimits, Response};
 use tokio::net::UdpSocket;
 
-use super::{Given, Url, resolve};
+use super::{TrustArgs, Url, resolve};
 
 /// Room for the largest datagram there is.
 const MAX_DATAGRAM: usize = 65_535;
@@ -24,7 +24,7 @@ pub(super) struct Wire {
 impl Wire {
     /// Prepares requests to the server of `url`. For CoAP, nothing is sent; for DTLS, the session is opened and the
     /// server verified.
-    pub(super) async fn open(url: &Url, given: &Given) -> anyhow::Result<Wire> {
+    pub(super) async fn open(url: &Url, given: &TrustArgs) -> anyhow::Result<Wire> {
         let server = resolve(url).await?;
         let any = match server.ip() {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -113,7 +113,7 @@ impl Wire {
     }
 
     /// Makes a request and waits for its response.
-    pub(super) async fn ask(&mut self, call: Call) -> anyhow::Result<Response> {
+    pub(super) async fn request(&mut self, call: Call) -> anyhow::Result<Response> {
         let asked = self.call(call);
         loop {
             match self.event().await? {

@@ -12,7 +12,7 @@ pub enum Database {
     Postgres(Box<Address>),
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Changes, by the one server that may make them.

@@ -9,10 +9,10 @@ pub enum DatabaseError {
     /// The file that is or would be the database.
     #[error("{0}")]
     File(#[from] std::io::Error),
-    /// What the PostgreSQL server answered instead of doing it.
+    /// Error that the PostgreSQL server answered.
     #[error("PostgreSQL: {text}")]
     Postgres {
-        /// What kind of failure: an SQLSTATE.
+        /// Kind of failure: an SQLSTATE.
         state: String,
         /// The server's words.
         text: String,
@@ -55,5 +55,5 @@ impl From<fulmar_mirror::CommitError> for DatabaseError {
     }
 }
 
-/// What a use of the database gives.
+/// Result of a use of the database.
 pub(crate) type Result<T> = std::result::Result<T, DatabaseError>;

@@ -43,7 +43,7 @@ trait Engine: Debug + Send {
     fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<usize>;
 
     /// Shows a statement's rows to `see`, until that says that it has seen enough.
-    fn each(
+    fn for_each_row(
         &self,
         sql: &str,
         values: &[Value<'_>],
@@ -104,7 +104,7 @@ impl Db {
         mut read: impl FnMut(&mut Row<'_>) -> Result<T>,
     ) -> Result<Vec<T>> {
         let mut rows = Vec::new();
-        self.0.each(sql, &storable(&params)?, &mut |columns| {
+        self.0.for_each_row(sql, &storable(&params)?, &mut |columns| {
             rows.push(read(&mut Row::new(columns)));
             Ok(true)
         })?;
@@ -124,7 +124,7 @@ impl Db {
         mut read: impl FnMut(&mut Row<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         let mut first = None;
-        self.0.each(sql, &storable(&params)?, &mut |columns| {
+        self.0.for_each_row(sql, &storable(&params)?, &mut |columns| {
             first = Some(read(&mut Row::new(columns)));
             Ok(false)
         })?;
@@ -152,7 +152,7 @@ impl Db {
     }
 
     /// Keeps the changes since the mark.
-    pub(super) fn keep(&self) -> Result<()> {
+    pub(super) fn release_mark(&self) -> Result<()> {
         self.0.batch(&format!("RELEASE {SAVEPOINT}"))
     }
 
@@ -179,7 +179,7 @@ impl Db {
         self.0.is_spoilt()
     }
 
-    /// What is another when another process has committed: how many connections there were, and a number.
+    /// Number of connections so far, and a number, one of which changes when another process commits.
     pub(super) fn foreign_changes(&self) -> Result<(u64, i64)> {
         self.0.foreign_changes()
     }

@@ -14,13 +14,13 @@ use crate::store::schema::MIGRATIONS;
 /// Marks the file in SQLite's header ("FULP").
 pub(crate) const APPLICATION_ID: i64 = 0x4655_4c50;
 
-/// How long `fulmar user` and the server wait for one another.
+/// Time for which `fulmar user` and the server wait for one another.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The log's file is cut back to this size when it starts anew.
 const WAL_KEEP_BYTES: i64 = 16 << 20;
 
-/// How many rows an index has, and how many of them are alike in its first columns, as in a utility with a million
+/// Number of rows that an index has, and of those that are alike in its first columns, as in a utility with a million
 /// readings. Without it SQLite takes all conditions to be alike, and may look through all that came by radio for one
 /// meter. PostgreSQL counts by itself.
 const STATISTICS: &str = "
@@ -115,7 +115,7 @@ impl Engine for Connection {
         Ok(self.prepare_cached(sql)?.execute(params_from_iter(values))?)
     }
 
-    fn each(
+    fn for_each_row(
         &self,
         sql: &str,
         values: &[Value<'_>],

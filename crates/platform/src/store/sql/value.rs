@@ -10,7 +10,7 @@ pub(crate) enum Value<'a> {
     Integer(i64),
     Real(f64),
     Text(&'a str),
-    /// As text, in lower case with hyphens.
+    /// A UUID as text, in lower case with hyphens.
     Id(Uuid),
     Blob(&'a [u8]),
 }
@@ -26,13 +26,13 @@ impl<'a> Value<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch;
 
-/// What can be stored.
+/// A type that can be stored.
 pub(crate) trait ToSql {
-    /// As it is stored.
+    /// The value as it is stored.
     fn to_sql(&self) -> Value<'_>;
 }
 
-/// What can be taken from a column.
+/// A type that can be read from a column.
 pub(crate) trait FromSql: Sized {
     /// From what is stored.
     fn from_sql(value: Value<'_>) -> Result<Self, Mismatch>;
@@ -40,7 +40,7 @@ pub(crate) trait FromSql: Sized {
 
 /// Values of a statement's parameters, in order.
 pub(crate) trait Params {
-    /// As they are stored.
+    /// The values as they are stored.
     fn bind(&self) -> Vec<Value<'_>>;
 }
 

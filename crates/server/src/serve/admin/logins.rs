@@ -45,15 +45,17 @@ impl Users {
         {
             return None;
         }
-        let login = self.with_password((known, in_file), (user, password), from).await;
+        let login = self.with_password(known, in_file, user, password, from).await;
         Some(login.ok_or(Refused::Wrong).flatten())
     }
 
     /// The login of a client of the store; `None` if the password is wrong. Those who may only use MQTT learn that.
     async fn with_password(
         &self,
-        (known, in_file): (Option<Arc<Client>>, Option<String>),
-        (user, password): (&str, &str),
+        known: Option<Arc<Client>>,
+        in_file: Option<String>,
+        user: &str,
+        password: &str,
         from: IpAddr,
     ) -> Option<Result<Login, Refused>> {
         let known = known.filter(|client| !client.disabled);

@@ -47,7 +47,7 @@ mod tests {
     use std::fs::{Permissions, set_permissions};
     use std::os::unix::fs::PermissionsExt as _;
 
-    fn of(toml: &str, data: &Path) -> Vec<String> {
+    fn warnings_for(toml: &str, data: &Path) -> Vec<String> {
         let found = check(&Config::from_toml(toml).unwrap(), data);
         found.into_iter().map(|finding| finding.text).collect()
     }
@@ -63,14 +63,14 @@ mod tests {
             "[auth.http]\nurl = \"http://localhost:8080/\"\n",
             "[otlp]\nendpoint = \"http://collector:4318\"\n",
         ] {
-            assert_eq!(of(quiet, none), Vec::<String>::new(), "{quiet}");
+            assert_eq!(warnings_for(quiet, none), Vec::<String>::new(), "{quiet}");
         }
         for loud in [
             "[auth.http]\nurl = \"http://users.example\"\n",
             "[auth.http]\nurl = \"http://127.0.0.1.example/\"\n",
             "[otlp]\nendpoint = \"http://collector:4318\"\nheaders_file = \"x\"\n",
         ] {
-            assert_eq!(of(loud, none).len(), 1, "{loud}");
+            assert_eq!(warnings_for(loud, none).len(), 1, "{loud}");
         }
     }
 
@@ -81,7 +81,7 @@ mod tests {
             [(0o700, false), (0o770, false), (0o755, false), (0o777, true), (0o1777, true)]
         {
             set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
-            assert_eq!(of("", folder.path()).len(), usize::from(warned), "{mode:o}");
+            assert_eq!(warnings_for("", folder.path()).len(), usize::from(warned), "{mode:o}");
         }
     }
 }

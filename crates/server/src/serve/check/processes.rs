@@ -24,7 +24,7 @@ impl fmt::Display for Process {
 }
 
 impl Process {
-    fn of(id: u32) -> Process {
+    fn read(id: u32) -> Process {
         let name = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
         let name = match name.trim() {
             "" => "another program",
@@ -40,7 +40,7 @@ impl Process {
         let holders = lock_holders(&locks, file.ino());
         // Some file systems, such as overlays, have other device numbers there: only the inode is compared, and then
         // the process's open files.
-        holders.into_iter().find(|id| has_open(*id, path)).map(Process::of)
+        holders.into_iter().find(|id| has_open(*id, path)).map(Process::read)
     }
 
     /// The process that listens on this address, or on its port at all addresses.
@@ -58,7 +58,7 @@ impl Process {
         let holds = |id: &u32| {
             open_files(*id).any(|file| sockets.iter().any(|socket| file == Path::new(socket)))
         };
-        processes.filter(|_| !sockets.is_empty()).find(holds).map(Process::of)
+        processes.filter(|_| !sockets.is_empty()).find(holds).map(Process::read)
     }
 }
 

@@ -11,7 +11,7 @@ use fulmar_store::Follower;
 use fulmar_store::journal::LogPosition;
 
 use super::lease::{self, Lease, Watch};
-use super::membership::{self, Known, Shared, replicas, say, scratch};
+use super::membership::{self, Shared, StoredNode, print_line, replicas, scratch};
 use super::replica::{self, DATABASE, Read};
 use super::{check, platform_copy, shared_files};
 use crate::exit::Usage;
@@ -161,7 +161,7 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     follower.snapshot(&file)?;
     let never = GiveUp::default();
     let stored =
-        until_answered(|| Ok(snapshots.put(position.number, &file, HashMap::new(), &never)?))?;
+        until_answered(|| Ok(snapshots.upload(position.number, &file, HashMap::new(), &never)?))?;
     std::fs::remove_dir_all(&folder)?;
     membership::join(data, &cluster)?;
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
@@ -169,7 +169,7 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     if joins {
         platform_copy::begin(config, data, position.number)?;
     }
-    say(&format!(
+    print_line(&format!(
         "created cluster {cluster} with {} bytes of state; start each node with `fulmar serve`",
         stored.bytes
     ))
@@ -183,12 +183,12 @@ fn begun(path: &Path, config: &Config) -> Option<Follower> {
 
 fn status(shared: &Shared) -> anyhow::Result<()> {
     let state = shared.log.state()?;
-    say(&format!("cluster   {}", shared.log.cluster()))?;
+    print_line(&format!("cluster   {}", shared.log.cluster()))?;
     let serving = lease::current(&shared.control)?.filter(|lease| !lease.released);
     let shown = serving.as_ref().map_or_else(|| "no node".to_owned(), Lease::shown);
-    say(&format!("serving   {shown}"))?;
+    print_line(&format!("serving   {shown}"))?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    for Known { name, record, .. } in membership::nodes(&shared.control)? {
+    for StoredNode { name, record, .. } in membership::nodes(&shared.control)? {
         let age = now.saturating_sub(record.at);
         let role = match (age > GONE_S, record.role.as_str()) {
             (true, _) => format!("gone for {age} s"),
@@ -201,18 +201,21 @@ fn status(shared: &Shared) -> anyhow::Result<()> {
         };
         let address = if record.address.is_empty() { "-" } else { &record.address };
         let id = if record.server_id.is_empty() { "-" } else { &record.server_id };
-        say(&format!(
+        print_line(&format!(
             "node      {name}  {address}  QUIC {id}  version {}  {role}",
             record.version
         ))?;
     }
     let leader = state.leader.as_deref().unwrap_or("none");
-    say(&format!(
+    print_line(&format!(
         "log       records {} to {}, {} bytes, on {} of {} servers, leader {leader}",
         state.first, state.last, state.bytes, state.current, state.replicas
     ))?;
     for snapshot in shared.snapshots.list()? {
-        say(&format!("snapshot  up to record {}, {} bytes", snapshot.number, snapshot.bytes))?;
+        print_line(&format!(
+            "snapshot  up to record {}, {} bytes",
+            snapshot.number, snapshot.bytes
+        ))?;
     }
     Ok(())
 }
@@ -236,15 +239,15 @@ fn drain(shared: &Shared, node: &str) -> anyhow::Result<()> {
     let serving = current()?;
     let Some(lease) = serving.as_ref().filter(|lease| lease.node == node) else {
         let serving = serving.as_ref().map_or("no node", |lease| &lease.node);
-        return say(&format!("{node} does not serve; {serving} does"));
+        return print_line(&format!("{node} does not serve; {serving} does"));
     };
     let process = lease.incarnation.to_string();
-    until_answered(|| Ok(shared.control.put(&drain_key(node), process.as_bytes())?))?;
+    until_answered(|| Ok(shared.control.overwrite(&drain_key(node), process.as_bytes())?))?;
     let end = Instant::now() + DRAIN;
     while Instant::now() < end {
         std::thread::sleep(LOOK);
         if let Some(lease) = current()?.filter(|lease| lease.node != node) {
-            return say(&format!("{} serves", lease.shown()));
+            return print_line(&format!("{} serves", lease.shown()));
         }
     }
     shared.control.remove(&drain_key(node))?;
@@ -278,9 +281,9 @@ fn snapshot(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()>
         }
         caught_up => caught_up?,
     };
-    let parts = (&shared.log, &shared.snapshots);
-    let number = replica::snapshot(&mut follower, folder.path(), parts, &GiveUp::default())?;
-    say(&format!("stored a snapshot up to record {number}"))
+    let (log, snapshots, give_up) = (&shared.log, &shared.snapshots, GiveUp::default());
+    let number = replica::snapshot(&mut follower, folder.path(), log, snapshots, &give_up)?;
+    print_line(&format!("stored a snapshot up to record {number}"))
 }
 
 /// The node that serves: it renews the lease while this watches.
@@ -288,7 +291,7 @@ fn renewed_by(shared: &Shared) -> anyhow::Result<Option<String>> {
     let mut watch = Watch::default();
     let end = Instant::now() + WATCH;
     loop {
-        if watch.look(&shared.control)?.is_some() {
+        if watch.read_record(&shared.control)?.is_some() {
             return Ok(None);
         }
         if Instant::now() > end {
@@ -325,21 +328,23 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
     let file = folder.path().join("restored");
     let position = follower.snapshot(&file)?;
     if damage.is_none() && position.number == last {
-        return say(&format!("the log is whole up to record {last}: nothing needs to be restored"));
+        return print_line(&format!(
+            "the log is whole up to record {last}: nothing needs to be restored"
+        ));
     }
     if let Some(damage) = damage {
-        say(&format!("{damage:#}"))?;
+        print_line(&format!("{damage:#}"))?;
     }
-    say(&format!("can be read: up to {position}; the log goes on to record {last}"))?;
+    print_line(&format!("can be read: up to {position}; the log goes on to record {last}"))?;
     if !discard {
-        return say("to discard what comes after it: the same command with --discard");
+        return print_line("to discard what comes after it: the same command with --discard");
     }
     let Shared { log, snapshots, .. } = shared;
     let connection = log.connection().clone();
     for newer in snapshots.list()?.into_iter().filter(|old| old.number > position.number) {
         snapshots.remove(newer.number)?;
     }
-    snapshots.put(position.number, &file, HashMap::new(), &GiveUp::default())?;
+    snapshots.upload(position.number, &file, HashMap::new(), &GiveUp::default())?;
     log.remove()?;
     let (cluster, replicas) = (format!("{:016x}", random_number()?), replicas(&config.cluster));
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
@@ -347,7 +352,7 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
     until_answered(|| Ok(LogStream::create(&connection, &creation)?))?;
     replica::remove(data)?;
     membership::join(data, &cluster)?;
-    say(&format!(
+    print_line(&format!(
         "cluster {cluster} begins behind record {}. Start this node; the others begin with empty data folders",
         position.number
     ))
@@ -370,7 +375,7 @@ fn leave(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()> {
     shared_files::take_back(config, data, &mut follower)?;
     follower.leave()?;
     membership::forget(data)?;
-    say(&format!(
+    print_line(&format!(
         "this data folder is a broker's own again, with everything up to {last}; remove [cluster] from its configuration"
     ))
 }

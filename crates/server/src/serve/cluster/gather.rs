@@ -23,7 +23,8 @@ pub(super) fn start(
     let (shared, status) = (shared.clone(), Arc::clone(status));
     Thread::blocking("fulmar-cluster", move |stopped| {
         loop {
-            let found = look(&shared).inspect_err(|error| tracing::debug!(%error, "cluster"));
+            let found =
+                read_status(&shared).inspect_err(|error| tracing::debug!(%error, "cluster"));
             status.set_shared(shared.log.connection().is_connected(), found.ok());
             if !stopped.pause(PAUSE) {
                 return;
@@ -32,7 +33,7 @@ pub(super) fn start(
     })
 }
 
-fn look(shared: &membership::Shared) -> Result<cluster_status::Shared, Error> {
+fn read_status(shared: &membership::Shared) -> Result<cluster_status::Shared, Error> {
     let state = shared.log.state()?;
     let newest = shared.snapshots.list()?.into_iter().next();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -95,22 +95,22 @@ impl Watch {
     }
 
     /// Reads the record, and returns the revision at which the lease may be taken, if it is free.
-    pub(super) fn look(
+    pub(super) fn read_record(
         &mut self,
         control: &Control,
     ) -> Result<Option<u64>, fulmar_cluster_nats::Error> {
-        self.watch.ask(Instant::now());
+        self.watch.request_sent(Instant::now());
         let entry = control.get(KEY)?;
-        Ok(self.see(entry.as_ref(), Instant::now()))
+        Ok(self.observe(entry.as_ref(), Instant::now()))
     }
 
-    fn see(&mut self, entry: Option<&Entry>, now: Instant) -> Option<u64> {
+    fn observe(&mut self, entry: Option<&Entry>, now: Instant) -> Option<u64> {
         let revision = entry.map_or(0, |entry| entry.revision);
         let lease = entry.map(Lease::parse).unwrap_or_default();
         let own = self.own != 0 && lease.incarnation == self.own;
         let released = entry.is_none() || lease.released || own;
         self.seen = Some(lease);
-        self.watch.look(revision, released, now).then_some(revision)
+        self.watch.observe(revision, released, now).then_some(revision)
     }
 
     /// NATS has not answered an attempt to get the lease.
@@ -125,11 +125,11 @@ impl Watch {
 }
 
 /// Why a node has the lease no more.
-pub(super) type Lost = Arc<Mutex<Option<String>>>;
+pub(super) type LossReason = Arc<Mutex<Option<String>>>;
 
 /// Renews the lease, on a thread of its own, until it is dropped or the lease is lost.
 pub(super) struct Keeper {
-    lost: Lost,
+    lost: LossReason,
     thread: Option<Thread>,
     state: Arc<Mutex<(Lease, u64)>>,
     control: Control,
@@ -142,7 +142,7 @@ impl Keeper {
     ///
     /// # Errors
     /// No answer; it is not known whether this node has it now.
-    pub(super) fn take(
+    pub(super) fn acquire(
         control: &Control,
         mut lease: Lease,
         revision: u64,
@@ -159,7 +159,7 @@ impl Keeper {
         lasts.extend(sent + LEASE);
         status.renewed(sent + LEASE);
         let state = Arc::new(Mutex::new((lease, revision)));
-        let lost = Lost::default();
+        let lost = LossReason::default();
         let renewed = Arc::new(AtomicBool::new(true));
         let mut renewal = Renewal {
             control: control.clone(),
@@ -189,7 +189,7 @@ impl Keeper {
     }
 
     /// The same, for those that answer with it.
-    pub(super) fn reason(&self) -> Lost {
+    pub(super) fn reason(&self) -> LossReason {
         Arc::clone(&self.lost)
     }
 
@@ -229,7 +229,7 @@ impl Drop for Keeper {
 struct Renewal {
     control: Control,
     state: Arc<Mutex<(Lease, u64)>>,
-    lost: Lost,
+    lost: LossReason,
     renewed: Arc<AtomicBool>,
     lasts: Arc<MayAcknowledge>,
     status: Arc<ClusterStatus>,
@@ -302,21 +302,21 @@ mod tests {
         assert_eq!(watch.serves(start), None);
         let at = |seconds| start + Duration::from_secs(seconds);
         for (second, serves) in [(0, true), (2, true), (3, false)] {
-            watch.see(Some(&entry(7, false)), at(second));
+            watch.observe(Some(&entry(7, false)), at(second));
             assert_eq!(watch.serves(at(second)).is_some(), serves, "{second}");
         }
-        watch.see(Some(&entry(8, false)), at(4));
+        watch.observe(Some(&entry(8, false)), at(4));
         assert!(watch.serves(at(4)).is_some(), "renewed");
         assert!(watch.serves(at(7)).is_none(), "nobody can be asked");
-        watch.see(Some(&entry(9, true)), at(7));
+        watch.observe(Some(&entry(9, true)), at(7));
         assert_eq!(watch.serves(at(7)), None, "released");
     }
 
     #[test]
     fn a_missing_or_released_lease_is_free_at_once() {
         let (mut watch, now) = (Watch::default(), Instant::now());
-        assert_eq!(watch.see(None, now), Some(0));
-        assert_eq!(watch.see(Some(&entry(9, true)), now), Some(9));
+        assert_eq!(watch.observe(None, now), Some(0));
+        assert_eq!(watch.observe(Some(&entry(9, true)), now), Some(9));
         assert_eq!(watch.holder(), None);
     }
 
@@ -324,8 +324,8 @@ mod tests {
     fn a_lease_that_this_process_got_without_an_answer_is_free_at_once() {
         let lease = Lease { node: "a".into(), incarnation: 7, ..Lease::default() };
         let entry = Entry { revision: 3, value: lease.bytes().into() };
-        assert_eq!(Watch::new(7).see(Some(&entry), Instant::now()), Some(3));
-        assert_eq!(Watch::new(8).see(Some(&entry), Instant::now()), None);
+        assert_eq!(Watch::new(7).observe(Some(&entry), Instant::now()), Some(3));
+        assert_eq!(Watch::new(8).observe(Some(&entry), Instant::now()), None);
     }
 
     #[test]
@@ -333,10 +333,10 @@ mod tests {
         let (mut watch, start) = (Watch::default(), Instant::now());
         for second in 0..fulmar_cluster::EXPIRY.as_secs() {
             let at = start + Duration::from_secs(second);
-            assert_eq!(watch.see(Some(&entry(7, false)), at), None, "{second}");
+            assert_eq!(watch.observe(Some(&entry(7, false)), at), None, "{second}");
         }
         assert_eq!(watch.holder().unwrap().node, "a");
         let later = start + fulmar_cluster::EXPIRY;
-        assert_eq!(watch.see(Some(&entry(7, false)), later), Some(7));
+        assert_eq!(watch.observe(Some(&entry(7, false)), later), Some(7));
     }
 }

@@ -188,7 +188,7 @@ pub(super) fn key(node: &str) -> String {
 }
 
 /// A node's record as it is in the cluster.
-pub(super) struct Known {
+pub(super) struct StoredNode {
     /// The node's name.
     pub(super) name: String,
     /// The record's revision.
@@ -200,14 +200,14 @@ pub(super) struct Known {
 ///
 /// # Errors
 /// JetStream's.
-pub(super) fn nodes(control: &Control) -> Result<Vec<Known>, Error> {
+pub(super) fn nodes(control: &Control) -> Result<Vec<StoredNode>, Error> {
     let (prefix, mut found) = (key(""), Vec::new());
     for key in control.keys(&prefix)? {
         // It may have been removed meanwhile.
         let Some(entry) = control.get(&key)? else { continue };
         let record = serde_json::from_slice(&entry.value).unwrap_or_default();
         let name = key.strip_prefix(&prefix).unwrap_or_default().to_owned();
-        found.push(Known { name, revision: entry.revision, record });
+        found.push(StoredNode { name, revision: entry.revision, record });
     }
     Ok(found)
 }
@@ -268,7 +268,7 @@ impl Beat {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         self.record.at = now.map_or(0, |now| now.as_secs());
         let bytes = serde_json::to_vec(&self.record).unwrap_or_default();
-        if let Err(error) = self.control.put(&self.key, &bytes) {
+        if let Err(error) = self.control.overwrite(&self.key, &bytes) {
             tracing::debug!(%error, "node's record not written");
         }
         self.due_at = Instant::now() + BEAT;
@@ -283,7 +283,7 @@ impl Beat {
 }
 
 /// Error for another node that runs with this one's name, or with its server ID.
-fn taken(cluster: &Cluster, other: &Known) -> Usage {
+fn taken(cluster: &Cluster, other: &StoredNode) -> Usage {
     let (name, record) = (&other.name, &other.record);
     let at = match record.address.as_str() {
         "" => String::new(),
@@ -315,7 +315,7 @@ pub(super) fn scratch(data: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// A line on standard output, for people and scripts.
-pub(super) fn say(line: &str) -> anyhow::Result<()> {
+pub(super) fn print_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
 }

@@ -80,7 +80,6 @@ enum End {
     Drain,
 }
 
-/// A node.
 struct Node {
     config: Config,
     data: PathBuf,

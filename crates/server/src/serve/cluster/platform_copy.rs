@@ -90,7 +90,7 @@ pub(super) fn bring(config: &Config, data: &Path, follower: &mut Follower) -> an
     }
     if is_in_the_folder(config)? && database.exists() {
         let copy = fulmar_platform::copy(data)?;
-        follower.fill_rows(ROWS, |put| copy.each(put))?;
+        follower.fill_rows(ROWS, |put| copy.for_each_row(put))?;
     }
     let mut files = Vec::new();
     let key = data.join(KEY_FILE);

@@ -61,7 +61,8 @@ pub(super) fn replace(
     follower: Follower,
     data: &Path,
     options: &Options,
-    (log, snapshots): (&LogStream, &Snapshots),
+    log: &LogStream,
+    snapshots: &Snapshots,
 ) -> anyhow::Result<Follower> {
     let path = data.join(DATABASE);
     let first = log.state()?.first;
@@ -291,10 +292,11 @@ pub(super) fn claim(
 pub(super) fn snapshot(
     follower: &mut Follower,
     data: &Path,
-    (log, snapshots): (&LogStream, &Snapshots),
+    log: &LogStream,
+    snapshots: &Snapshots,
     give_up: &GiveUp,
 ) -> anyhow::Result<u64> {
-    let shortened = store_and_shorten(follower, data, (log, snapshots), give_up);
+    let shortened = store_and_shorten(follower, data, log, snapshots, give_up);
     sweep(snapshots, give_up);
     shortened
 }
@@ -302,7 +304,8 @@ pub(super) fn snapshot(
 fn store_and_shorten(
     follower: &mut Follower,
     data: &Path,
-    (log, snapshots): (&LogStream, &Snapshots),
+    log: &LogStream,
+    snapshots: &Snapshots,
     give_up: &GiveUp,
 ) -> anyhow::Result<u64> {
     let folder = scratch(data)?;
@@ -340,7 +343,7 @@ fn store(
         ("checksum".to_owned(), format!("{:08x}", position.checksum)),
         ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
     ]);
-    Ok(snapshots.put(position.number, file, notes, give_up)?)
+    Ok(snapshots.upload(position.number, file, notes, give_up)?)
 }
 
 /// Removes what uploads have left in NATS; after each attempt, because one that fails may be the last for an hour.

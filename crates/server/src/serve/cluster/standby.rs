@@ -55,7 +55,7 @@ pub(super) enum Stood {
 
 /// Work of a node that stands by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum StandbyTask {
     /// Follows the log; it could serve at once.
     Follows,
     /// Fetches a snapshot, without which it cannot serve.
@@ -137,7 +137,7 @@ impl StandBy {
         mut follower: Follower,
         signals: &mut Signals,
     ) -> anyhow::Result<Stood> {
-        membership::say(&self.line())?;
+        membership::print_line(&self.line())?;
         crate::serve::notify::ready();
         let mut platform = PlatformCopy::open(&node.config, &node.data)?;
         let mut watcher = Watcher::start(node, &self.serving, &self.target)?;
@@ -205,9 +205,9 @@ impl StandBy {
 
 /// Stores a snapshot when the log has become long.
 fn shorten(node: &Node, follower: &mut Follower, watcher: &Watcher) -> Shortened {
-    *watcher.work.lock() = Work::Stores;
+    *watcher.work.lock() = StandbyTask::Stores;
     let done = store_if_long(node, follower, &watcher.give_up);
-    *watcher.work.lock() = Work::Follows;
+    *watcher.work.lock() = StandbyTask::Follows;
     match done {
         Ok(()) => Shortened::Done,
         Err(error) if replica::is_given_up(&error) => {
@@ -222,16 +222,16 @@ fn shorten(node: &Node, follower: &mut Follower, watcher: &Watcher) -> Shortened
 }
 
 fn store_if_long(node: &Node, follower: &mut Follower, give_up: &GiveUp) -> anyhow::Result<()> {
-    let parts = (&node.shared.log, &node.shared.snapshots);
-    if replica::needs_snapshot(parts.0, parts.1)? {
-        replica::snapshot(follower, &node.data, parts, give_up)?;
+    let (log, snapshots) = (&node.shared.log, &node.shared.snapshots);
+    if replica::needs_snapshot(log, snapshots)? {
+        replica::snapshot(follower, &node.data, log, snapshots, give_up)?;
     }
     Ok(())
 }
 
 /// Watches the lease on a thread of its own, because the log may not answer while its servers elect a leader, and takes it.
 struct Watcher {
-    work: Arc<Mutex<Work>>,
+    work: Arc<Mutex<StandbyTask>>,
     /// Once this node has the lease, it stores no snapshot.
     give_up: GiveUp,
     taken: Receiver<Keeper>,
@@ -245,7 +245,7 @@ impl Watcher {
         target: &Arc<Target>,
     ) -> anyhow::Result<Watcher> {
         let (found, taken) = channel();
-        let (work, give_up) = (Arc::new(Mutex::new(Work::Follows)), GiveUp::default());
+        let (work, give_up) = (Arc::new(Mutex::new(StandbyTask::Follows)), GiveUp::default());
         let mut attempt = Attempt {
             control: node.shared.control.clone(),
             lease: node.lease(),
@@ -295,7 +295,7 @@ struct Attempt {
     /// Where clients are redirected.
     target: Arc<Target>,
     status: Arc<ClusterStatus>,
-    work: Arc<Mutex<Work>>,
+    work: Arc<Mutex<StandbyTask>>,
     give_up: GiveUp,
     /// Since when the lease is free and nobody takes it.
     free_since: Option<Instant>,
@@ -304,7 +304,7 @@ struct Attempt {
 impl Attempt {
     /// Takes the lease, if it is free.
     fn try_lease(&mut self, watch: &mut Watch) -> Option<Keeper> {
-        let revision = match watch.look(&self.control) {
+        let revision = match watch.read_record(&self.control) {
             Ok(revision) => revision,
             Err(error) => {
                 tracing::debug!(%error, "lease not read");
@@ -326,7 +326,7 @@ impl Attempt {
         if since.elapsed() < leave_to_others(*self.work.lock(), self.status.others_stand_by()) {
             return None;
         }
-        match Keeper::take(&self.control, self.lease.clone(), revision, &self.status) {
+        match Keeper::acquire(&self.control, self.lease.clone(), revision, &self.status) {
             Ok(Some(keeper)) => {
                 self.target.set(&[]);
                 tracing::info!("took the lease");
@@ -354,11 +354,11 @@ impl Attempt {
 }
 
 /// Time for which a node leaves a free lease to others, of which one could serve at once if any stands by.
-fn leave_to_others(work: Work, others_stand_by: bool) -> Duration {
+fn leave_to_others(work: StandbyTask, others_stand_by: bool) -> Duration {
     match work {
-        Work::Follows => Duration::ZERO,
-        Work::Stores if !others_stand_by => Duration::ZERO,
-        Work::Stores | Work::Fetches => LEAVE_TO_OTHERS,
+        StandbyTask::Follows => Duration::ZERO,
+        StandbyTask::Stores if !others_stand_by => Duration::ZERO,
+        StandbyTask::Stores | StandbyTask::Fetches => LEAVE_TO_OTHERS,
     }
 }
 
@@ -372,16 +372,17 @@ fn write_down(follower: &mut Follower, platform: &mut PlatformCopy) -> anyhow::R
 fn follow(
     mut follower: Follower,
     node: &Node,
-    work: &Mutex<Work>,
+    work: &Mutex<StandbyTask>,
 ) -> anyhow::Result<(Follower, Read)> {
     let shared = &node.shared;
     match replica::follow(&mut follower, &shared.log) {
         Ok(read) => Ok((follower, read)),
         Err(error) if replica::is_removed(&error) => {
-            let (options, from) = (node.options(), (&shared.log, &shared.snapshots));
-            *work.lock() = Work::Fetches;
-            let replaced = replica::replace(follower, &node.data, &options, from);
-            *work.lock() = Work::Follows;
+            let options = node.options();
+            *work.lock() = StandbyTask::Fetches;
+            let replaced =
+                replica::replace(follower, &node.data, &options, &shared.log, &shared.snapshots);
+            *work.lock() = StandbyTask::Follows;
             match replaced {
                 Ok(follower) => Ok((follower, Read::Some)),
                 // An election; or a snapshot that was removed behind newer ones. The next read finds the same.
@@ -418,11 +419,15 @@ mod tests {
     #[test]
     fn a_busy_node_leaves_the_lease_to_others_that_could_serve_at_once() {
         for others in [true, false] {
-            assert_eq!(leave_to_others(Work::Follows, others), Duration::ZERO);
+            assert_eq!(leave_to_others(StandbyTask::Follows, others), Duration::ZERO);
             // It could not serve before the end.
-            assert_eq!(leave_to_others(Work::Fetches, others), LEAVE_TO_OTHERS);
+            assert_eq!(leave_to_others(StandbyTask::Fetches, others), LEAVE_TO_OTHERS);
         }
-        assert_eq!(leave_to_others(Work::Stores, true), LEAVE_TO_OTHERS);
-        assert_eq!(leave_to_others(Work::Stores, false), Duration::ZERO, "the only one left");
+        assert_eq!(leave_to_others(StandbyTask::Stores, true), LEAVE_TO_OTHERS);
+        assert_eq!(
+            leave_to_others(StandbyTask::Stores, false),
+            Duration::ZERO,
+            "the only one left"
+        );
     }
 }

@@ -77,7 +77,7 @@ pub(super) async fn examine_own(config: &Config, running: bool) -> anyhow::Resul
     for &address in listeners {
         let near = nearby(address);
         let check = "listener quic";
-        findings.push(match ask(near).await {
+        findings.push(match probe_versions(near).await {
             Udp::Answered(_) => Finding::ok(check, format!("{near} answers")),
             _ => Finding::problem(
                 check,
@@ -106,7 +106,7 @@ async fn reach(url: BrokerUrl, fallback_port: u16) -> Path {
             let mut found = Udp::Failed("the name has no address".to_owned());
             // A name may have an IPv6 address that does not work; a client tries all, too.
             for address in addresses.take(4) {
-                let answer = ask(address).await;
+                let answer = probe_versions(address).await;
                 let better = matches!(answer, Udp::Answered(_)) || matches!(found, Udp::Failed(_));
                 if better {
                     found = answer;
@@ -135,7 +135,7 @@ async fn dial(host: &str, port: u16) -> Result<(), String> {
 }
 
 /// Asks a server for its versions of QUIC.
-async fn ask(address: SocketAddr) -> Udp {
+async fn probe_versions(address: SocketAddr) -> Udp {
     match try_to_ask(address).await {
         Ok(Some(after)) => Udp::Answered(after),
         Ok(None) => Udp::Silent,

@@ -65,7 +65,10 @@ fn page(mut found: Vec<ClientConnection>) -> Page {
     Page { connections: found, next }
 }
 
-pub(super) async fn one(State(state): State<Operated>, Path(client): Path<String>) -> Response {
+pub(super) async fn show_one(
+    State(state): State<Operated>,
+    Path(client): Path<String>,
+) -> Response {
     match state.broker.connection_of(&client) {
         Some(found) => json(&found),
         None => (StatusCode::NOT_FOUND, "no such client is connected\n").into_response(),

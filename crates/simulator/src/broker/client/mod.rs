@@ -15,7 +15,7 @@ use fulmar_mqtt::packet::{
 use fulmar_mqtt::session::Outbound;
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
-use crate::broker::ledger::{Before, Lane, Ledger};
+use crate::broker::ledger::{Before, FormerSubscription, Lane, Ledger};
 use crate::broker::schedule::{FILTERS, Nature, TOPICS, Will};
 use crate::overdue::Tick;
 use crate::packets::{acknowledgement, decoded, encoded, subscription};
@@ -23,8 +23,7 @@ use crate::packets::{acknowledgement, decoded, encoded, subscription};
 /// Seconds after which an absent client's session and its flows may have expired.
 pub(crate) const EXPIRY_S: u32 = 1000;
 
-/// Bytes for a stream.
-pub(crate) type Said = (StreamKey, Vec<u8>);
+pub(crate) type StreamBytes = (StreamKey, Vec<u8>);
 
 /// A publication that is being received.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +228,7 @@ impl Client {
         self.end_waiting_lanes(ledger);
     }
 
-    /// Its session has ended.
+    /// The session has ended.
     fn forget(&mut self, ledger: &mut Ledger) {
         self.asked_for.clear();
         self.kept.clear();
@@ -253,7 +252,7 @@ impl Client {
         clean: bool,
         bequest: Option<(Will, String)>,
         ledger: &mut Ledger,
-    ) -> Said {
+    ) -> StreamBytes {
         self.disconnected(ledger);
         let clean_start = self.begins_anew(clean);
         self.must_clean |= clean && self.nature.v5;
@@ -304,15 +303,15 @@ impl Client {
         self.packet(StreamKey::CONTROL, &Packet::Connect(connect))
     }
 
-    fn packet(&self, key: StreamKey, packet: &Packet<'_>) -> Said {
+    fn packet(&self, key: StreamKey, packet: &Packet<'_>) -> StreamBytes {
         (key, encoded(packet, self.version()))
     }
 
-    fn ack(&self, key: StreamKey, kind: AckKind, id: PacketId) -> Said {
+    fn ack(&self, key: StreamKey, kind: AckKind, id: PacketId) -> StreamBytes {
         (key, acknowledgement(kind, id, self.version()))
     }
 
-    pub(crate) fn disconnect(&self) -> Said {
+    pub(crate) fn disconnect(&self) -> StreamBytes {
         let (reason, properties) = (ReasonCode::Success, Properties::NONE);
         self.packet(StreamKey::CONTROL, &Packet::Disconnect(Disconnect { reason, properties }))
     }
@@ -325,7 +324,7 @@ impl Client {
         nth: usize,
         expiry_s: Option<u32>,
         ledger: &mut Ledger,
-    ) -> Option<Said> {
+    ) -> Option<StreamBytes> {
         let (key, lane) = self.lane(nth);
         let (key, lane) =
             if topic.is_none() { (StreamKey::CONTROL, Lane::Control) } else { (key, lane) };
@@ -342,7 +341,7 @@ impl Client {
             None
         };
         let expiry_s = expiry_s.filter(|_| self.nature.v5);
-        ledger.publish((self.index, lane), topic, qos, expiry_s);
+        ledger.publish(self.index, lane, topic, qos, expiry_s);
         if topic.is_none() {
             self.retained.1 = Some(message);
         }
@@ -356,7 +355,7 @@ impl Client {
         message: usize,
         dup: bool,
         ledger: &mut Ledger,
-    ) -> Said {
+    ) -> StreamBytes {
         let payload = ledger.payload(message, self.line.unwrap_or(usize::MAX));
         let sent = &ledger.sent[message];
         let own = format!("r/{}", self.index);
@@ -391,25 +390,25 @@ impl Client {
         qos: QoS,
         nth: usize,
         ledger: &mut Ledger,
-    ) -> Option<Said> {
+    ) -> Option<StreamBytes> {
         if self.leaving.values().any(|other| other.filter == filter) {
             return None;
         }
         let (key, lane) = self.lane(nth);
         let before = ledger.lane_of(self.index, filter);
         let is_between = |lane| self.streams.iter().any(|own| own.lane == lane && own.is_between);
-        let open = before.is_none_or(|lane| self.has_stream_of(lane) && !is_between(lane));
-        let unanswered = self.asking.values().any(|other| other.filter == filter);
+        let is_open = before.is_none_or(|lane| self.has_stream_of(lane) && !is_between(lane));
+        let is_unanswered = self.asking.values().any(|other| other.filter == filter);
+        let former = FormerSubscription { is_open, is_unanswered };
         let durable = self.nature.durable;
-        let state = (open, unanswered, durable);
-        let before = ledger.subscribing(self.index, filter, qos, lane, state);
+        let before = ledger.subscribing(self.index, filter, qos, lane, former, durable);
         let packet_id = self.next_id();
         let same = self.asking.values_mut().filter(|other| other.filter == filter);
         let least = same.fold(qos, |least, own| {
             (own.least, own.alone) = (qos.min(own.least), false);
             least.min(own.least)
         });
-        let asking = Asking { key, filter, qos, least, before, alone: !unanswered };
+        let asking = Asking { key, filter, qos, least, before, alone: !is_unanswered };
         self.asking.insert(packet_id.get(), asking);
         // What is retained and still to be sent has its flow looked at, which hides a flow that nobody looks at.
         let retain_handling = match self.nature.v5 && packet_id.get().is_multiple_of(2) {
@@ -422,7 +421,7 @@ impl Client {
         Some((key, subscription(packet_id, [FILTERS[filter]], Some(options), self.version())))
     }
 
-    pub(crate) fn unsubscribe(&mut self, filter: usize, ledger: &mut Ledger) -> Said {
+    pub(crate) fn unsubscribe(&mut self, filter: usize, ledger: &mut Ledger) -> StreamBytes {
         let before = ledger.unsubscribing(self.index, filter);
         let same = self.leaving.values_mut().filter(|other| other.filter == filter);
         let others = same.map(|other| other.alone = false).count() + self.asking.len();
@@ -440,7 +439,7 @@ impl Client {
     }
 
     /// Sends one of the acknowledgements it was slow with.
-    pub(crate) fn acknowledge(&mut self, pick: usize) -> Option<Said> {
+    pub(crate) fn acknowledge(&mut self, pick: usize) -> Option<StreamBytes> {
         if self.unacknowledged.is_empty() {
             return None;
         }
@@ -450,7 +449,13 @@ impl Client {
     }
 
     /// Acknowledges; forgets a message after its final acknowledgement.
-    fn finish(&mut self, key: StreamKey, lane: Lane, kind: AckKind, id: PacketId) -> Option<Said> {
+    fn finish(
+        &mut self,
+        key: StreamKey,
+        lane: Lane,
+        kind: AckKind,
+        id: PacketId,
+    ) -> Option<StreamBytes> {
         if kind == AckKind::Puback
             && let Some(receiving) = self.receiving.get_mut(&lane)
         {

@@ -6,7 +6,7 @@ use fulmar_mqtt::packet::Publish;
 use fulmar_mqtt::session::{Outbound, Replay};
 use fulmar_mqtt::{Packet, PacketId, QoS, ReasonCode, find_property};
 
-use super::{Client, Receiving, Said};
+use super::{Client, Receiving, StreamBytes};
 use crate::broker::ledger::{Delivery, Lane, Ledger, message_of, publication_of};
 use crate::broker::schedule::TOPICS;
 use crate::packets::decoded;
@@ -18,7 +18,7 @@ impl Client {
         key: StreamKey,
         bytes: &[u8],
         ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<StreamBytes>, String> {
         self.heard += 1;
         let Some(lane) = self.lane_of(key) else { return Ok(Vec::new()) };
         self.is_answered(key);
@@ -35,7 +35,7 @@ impl Client {
                 }
                 self.greet(connack.session_present, ledger)
             }
-            Packet::Publish(publish) => self.take(key, lane, &publish, ledger),
+            Packet::Publish(publish) => self.receive_publish(key, lane, &publish, ledger),
             Packet::Ack(kind @ (AckKind::Puback | AckKind::Pubrec), ack)
                 if ack.reason.is_error() =>
             {
@@ -51,7 +51,7 @@ impl Client {
         }
     }
 
-    fn greet(&mut self, present: bool, ledger: &mut Ledger) -> Result<Vec<Said>, String> {
+    fn greet(&mut self, present: bool, ledger: &mut Ledger) -> Result<Vec<StreamBytes>, String> {
         let who = self.index;
         if self.expects.is_some_and(|expected| expected != present) {
             return Err(format!("client {who} was told session present = {present}"));
@@ -82,13 +82,13 @@ impl Client {
         Ok(again.collect())
     }
 
-    fn take(
+    fn receive_publish(
         &mut self,
         key: StreamKey,
         lane: Lane,
         publish: &Publish<'_>,
         ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<StreamBytes>, String> {
         let who = self.index;
         let named = self.resolve(key, publish)?;
         let topic = TOPICS.iter().position(|topic| *topic == named);
@@ -175,7 +175,7 @@ impl Client {
         kind: AckKind,
         id: PacketId,
         ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<StreamBytes>, String> {
         let who = self.index;
         let window = self.nature.window;
         let outbound = self.outbound.entry(lane).or_insert_with(|| Outbound::new(window));

@@ -6,7 +6,7 @@ use fulmar_mqtt::packet::Ack;
 use fulmar_mqtt::session::Outbound;
 use fulmar_mqtt::{PacketId, ReasonCode};
 
-use super::{Asking, Client, Leaving, Said};
+use super::{Asking, Client, Leaving, StreamBytes};
 use crate::broker::ledger::{Lane, Ledger};
 
 /// The reason of refusals because of a stall.
@@ -31,7 +31,7 @@ impl Client {
         &mut self,
         reason: ReasonCode,
         ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<StreamBytes>, String> {
         let stores = self.nature.durable || self.nature.will.is_some();
         let may = stores && ledger.may_refuse(self.connected_at);
         if reason != ReasonCode::ServerUnavailable || !may {
@@ -49,7 +49,7 @@ impl Client {
         kind: AckKind,
         ack: &Ack<'_>,
         ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<StreamBytes>, String> {
         let (who, id) = (self.index, ack.packet_id);
         if ack.reason != STALLED || !self.nature.v5 {
             return Err(format!("client {who} got {kind:?}: {}", ack.reason));
@@ -76,7 +76,7 @@ impl Client {
         id: PacketId,
         codes: &[u8],
         ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<StreamBytes>, String> {
         let who = self.index;
         let Some(Asking { filter, qos, least, before, alone, .. }) = self.asking.remove(&id.get())
         else {
@@ -100,7 +100,7 @@ impl Client {
         id: PacketId,
         codes: &[u8],
         ledger: &mut Ledger,
-    ) -> Result<Vec<Said>, String> {
+    ) -> Result<Vec<StreamBytes>, String> {
         let who = self.index;
         let Some(Leaving { filter, before, alone }) = self.leaving.remove(&id.get()) else {
             return Ok(Vec::new());

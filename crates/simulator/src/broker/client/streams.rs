@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use fulmar_broker::StreamKey;
 use fulmar_mqtt::flow::{self, DataFlow, FlowFlags, FlowHeader};
 
-use super::{Client, EXPIRY_S, Refusal, Said, Stream};
+use super::{Client, EXPIRY_S, Refusal, Stream, StreamBytes};
 use crate::broker::ledger::{Lane, Ledger};
-use crate::broker::schedule::Wanted;
+use crate::broker::schedule::FlowChoice;
 
 impl Client {
     /// The lane of the client's nth stream, the control stream being the first.
@@ -106,9 +106,9 @@ impl Client {
         &mut self,
         name: Option<u64>,
         keep: bool,
-        wanted: Wanted,
+        wanted: FlowChoice,
         ledger: &mut Ledger,
-    ) -> Option<Said> {
+    ) -> Option<StreamBytes> {
         self.next_stream += 4;
         let key = StreamKey(self.next_stream);
         let Some(id) = name else {
@@ -122,10 +122,10 @@ impl Client {
             let old = self.streams.remove(at);
             self.lose_lane(old, ledger);
         }
-        if wanted == Wanted::Clean {
+        if wanted == FlowChoice::Clean {
             self.empty_lane(lane, ledger);
         }
-        let refusal = (wanted == Wanted::AsLeft).then(|| {
+        let refusal = (wanted == FlowChoice::AsLeft).then(|| {
             match (self.asked_for.contains(&id), self.answered.contains(&id)) {
                 (false, _) => Refusal::Must,
                 (true, false) => Refusal::May,
@@ -140,9 +140,9 @@ impl Client {
             self.answered.remove(&id);
         }
         let state = match wanted {
-            Wanted::Any => 0,
-            Wanted::AsLeft => FlowFlags::ABORT_IF_NO_STATE,
-            Wanted::Clean => FlowFlags::CLEAN,
+            FlowChoice::Any => 0,
+            FlowChoice::AsLeft => FlowFlags::ABORT_IF_NO_STATE,
+            FlowChoice::Clean => FlowFlags::CLEAN,
         };
         let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS | state;
         let expiry_s = if keep { u64::from(EXPIRY_S) } else { 0 };

@@ -33,7 +33,7 @@ pub(crate) enum Lane {
 
 /// A message from its publisher's view.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub(crate) struct SentMessage {
     /// Order is promised within each lane of a publisher.
     publisher: (usize, Lane),
     /// `None` for the publisher's own retained topic.
@@ -42,20 +42,20 @@ pub(crate) struct Sent {
     pub(crate) acknowledged: bool,
     /// When it was, at the latest.
     acknowledged_at: Timestamp,
-    owed: Vec<Owed>,
+    owed: Vec<ExpectedDelivery>,
     /// Shared filters of which one group member was certainly to receive it, each with its group's number.
     shared: Vec<(usize, u64)>,
     /// Seconds after which it expires, and the time when that may be.
     pub(crate) expiry_s: Option<u32>,
     lapses: Option<Timestamp>,
     will: Option<Bequest>,
-    /// Its last publication, and when that was sent.
+    /// Last publication, and when that was sent.
     said: (u64, Tick),
     /// The broker has refused it at QoS 2.
     is_refused: bool,
 }
 
-impl Sent {
+impl SentMessage {
     /// A will may be published from then on, and expire soon after.
     fn may_come(&mut self, at: Timestamp) {
         self.will = Some(Bequest::NotBefore(at));
@@ -76,7 +76,7 @@ enum Bequest {
 }
 
 #[derive(Debug)]
-struct Owed {
+struct ExpectedDelivery {
     client: usize,
     claim: u64,
     /// Subscriptions by filter and number, of which one must have lasted.
@@ -104,7 +104,7 @@ struct Reader {
     newest: BTreeMap<(usize, Lane, usize, u8), u64>,
     /// Overlapping filters were on different lanes, each of which gets a copy.
     mixed: bool,
-    /// Its lanes have no order among each other.
+    /// The lanes have no order among each other.
     loose: bool,
     moved_from: BTreeSet<Lane>,
     /// Counts what changes its subscriptions besides requests for one of them.
@@ -116,7 +116,7 @@ struct Arrived {
     times: u32,
     /// The number of these at QoS 2.
     twos: u32,
-    /// How often it may arrive once more, because a lane ended before its acknowledgement was known.
+    /// Number of times that it may arrive once more, because a lane ended before its acknowledgement was known.
     again: u32,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Delivery {
     pub(crate) publication: u64,
     pub(crate) qos: QoS,
     pub(crate) topic: usize,
-    /// Its DUP flag.
+    /// DUP flag.
     pub(crate) dup: bool,
     /// The remaining seconds, if the client's protocol version has them.
     pub(crate) left_s: Option<Option<u32>>,
@@ -139,7 +139,7 @@ pub(crate) struct Ledger {
     pub(crate) now: Timestamp,
     /// By how much later than after the real time the broker may act.
     pub(crate) late: Duration,
-    pub(crate) sent: Vec<Sent>,
+    pub(crate) sent: Vec<SentMessage>,
     readers: Vec<Reader>,
     /// Clients that do not want their own messages back, except through shared subscriptions.
     no_local: BTreeSet<usize>,
@@ -189,6 +189,14 @@ fn overlap(a: usize, b: usize) -> bool {
     (0..TOPICS.len()).any(|topic| matches(a, topic) && matches(b, topic))
 }
 
+/// The state of a subscription before the client repeats it.
+pub(crate) struct FormerSubscription {
+    /// The lane has a stream.
+    pub(crate) is_open: bool,
+    /// An earlier SUBSCRIBE is not answered yet.
+    pub(crate) is_unanswered: bool,
+}
+
 impl Ledger {
     pub(crate) fn new(natures: &[Nature], now: Timestamp) -> Ledger {
         let readers = natures.iter().map(|_| Reader::default()).collect();
@@ -199,17 +207,18 @@ impl Ledger {
     /// A client publishes a new message.
     pub(crate) fn publish(
         &mut self,
-        publisher: (usize, Lane),
+        publisher: usize,
+        lane: Lane,
         topic: Option<usize>,
         qos: QoS,
         expiry_s: Option<u32>,
     ) {
-        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(publisher.0, topic));
+        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(publisher, topic));
         let shared = topic.map_or_else(Vec::new, |topic| self.shared_now(topic, qos));
         let lapses = expiry_s.map(|seconds| self.now.plus_secs(seconds));
         let (acknowledged, will) = (false, None);
-        self.sent.push(Sent {
-            publisher,
+        self.sent.push(SentMessage {
+            publisher: (publisher, lane),
             topic,
             qos,
             acknowledged,
@@ -233,7 +242,7 @@ impl Ledger {
         expiry_s: Option<u32>,
     ) -> usize {
         let message = self.sent.len();
-        self.publish((client, Lane::Will(message)), Some(topic), qos, expiry_s);
+        self.publish(client, Lane::Will(message), Some(topic), qos, expiry_s);
         let sent = &mut self.sent[message];
         (sent.owed, sent.shared, sent.lapses) = (Vec::new(), Vec::new(), None);
         sent.will = Some(Bequest::Never);
@@ -287,15 +296,17 @@ impl Ledger {
         format!("{message} {publication}")
     }
 
-    fn owed_now(&self, publisher: usize, topic: usize) -> Vec<Owed> {
+    fn owed_now(&self, publisher: usize, topic: usize) -> Vec<ExpectedDelivery> {
         let owed = self.readers.iter().enumerate().map(|(client, reader)| {
             let certain = reader.certain.iter().filter(|(filter, own)| {
                 own.qos > QoS::AtMostOnce && !is_shared(**filter) && matches(**filter, topic)
             });
             let by = certain.map(|(filter, own)| (*filter, own.number)).collect();
-            Owed { client, claim: reader.claim, by }
+            ExpectedDelivery { client, claim: reader.claim, by }
         });
-        let is_own = |owed: &Owed| owed.client == publisher && self.no_local.contains(&publisher);
+        let is_own = |owed: &ExpectedDelivery| {
+            owed.client == publisher && self.no_local.contains(&publisher)
+        };
         owed.filter(|owed| !owed.by.is_empty() && !is_own(owed)).collect()
     }
 
@@ -322,15 +333,15 @@ impl Ledger {
         self.sent[message].shared = shared;
     }
 
-    /// A client has sent SUBSCRIBE on a lane. The subscription's former lane has a stream (`open`), and an earlier
-    /// SUBSCRIBE is not answered yet (`unanswered`). The client's session is `durable`.
+    /// A client, whose session is `durable`, has sent SUBSCRIBE on a lane.
     pub(crate) fn subscribing(
         &mut self,
         client: usize,
         filter: usize,
         qos: QoS,
         lane: Lane,
-        (open, unanswered, durable): (bool, bool, bool),
+        former: FormerSubscription,
+        durable: bool,
     ) -> Before {
         let before = self.before(client, filter);
         if is_shared(filter) && (qos == QoS::AtMostOnce || !durable) {
@@ -349,10 +360,10 @@ impl Ledger {
             if before != lane {
                 // A new subscription does not depend on an old one's lane, and a lane without a stream is not waited
                 // for.
-                reader.loose |= !reader.certain.contains_key(&filter) || !open;
+                reader.loose |= !reader.certain.contains_key(&filter) || !former.is_open;
                 reader.moved_from.insert(before);
                 // It may overtake the earlier one.
-                reader.moved_from.extend(unanswered.then_some(lane));
+                reader.moved_from.extend(former.is_unanswered.then_some(lane));
             }
             reader.asked.insert(filter, (most.max(qos), lane));
         } else {

@@ -10,7 +10,7 @@ use fulmar_mqtt::{Packet, PacketId, ReasonCode, Version};
 
 use super::fakes::number;
 use super::law::Who;
-use super::stage::{Asked, Moment, Stage};
+use super::stage::{Moment, PendingRequest, Stage};
 use super::{CONTROL, PROGRAM, RESPONSE, Voucher};
 use crate::packets::{acknowledgement, decoded};
 
@@ -74,7 +74,7 @@ impl Stage {
         let packet = decoded(packet, Version::V5)?;
         let own = &mut self.lines[line];
         if own.client.is_some() {
-            self.story.tell(|| format!("    {:?} reads {packet:?}", own.who));
+            self.story.add_event(|| format!("    {:?} reads {packet:?}", own.who));
         }
         match packet {
             Packet::Connack(connack) if connack.reason == ReasonCode::Success => {
@@ -103,7 +103,7 @@ impl Stage {
     }
 
     fn answer(&mut self, line: usize, kind: AckKind, id: PacketId) {
-        self.world.say(line, StreamKey::CONTROL, acknowledgement(kind, id, Version::V5));
+        self.world.client_sends(line, StreamKey::CONTROL, acknowledgement(kind, id, Version::V5));
     }
 
     fn check_greeted(&mut self, line: usize) -> Result<(), String> {
@@ -132,8 +132,8 @@ impl Stage {
         let (_, asked, since) = own.asked.swap_remove(at);
         let who = Rc::clone(&own.who);
         let (action, topic) = match asked {
-            Asked::Publish(message) => (Action::Publish, self.messages[message].topic),
-            Asked::Subscribe(filter) => {
+            PendingRequest::Publish(message) => (Action::Publish, self.messages[message].topic),
+            PendingRequest::Subscribe(filter) => {
                 let shared = filter.strip_prefix("$share/g/");
                 (Action::Subscribe, shared.unwrap_or(filter))
             }
@@ -175,7 +175,7 @@ impl Stage {
             let leaves = |at: &&usize| {
                 let Moment { law, now } = &self.moments[**at];
                 let before = &self.moments[message.said..=**at];
-                before.iter().any(|then| law.may_leave(from, topic, (&*then.law, *now)))
+                before.iter().any(|then| law.may_leave(from, topic, &*then.law, *now))
             };
             let since = self.wills.iter().filter(|at| **at >= message.said);
             let mut left = since.filter(leaves).map(|at| &self.moments[*at]).peekable();

@@ -8,7 +8,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, Reas
 
 use super::fakes::{self, certificate_number};
 use super::law::{Who, address_of};
-use super::stage::{Asked, Line, Message, Stage};
+use super::stage::{Line, Message, PendingRequest, Stage};
 use super::{ACCOUNTS, Connecting, PROGRAM, Voucher};
 use crate::packets::{encoded, subscription};
 use crate::settings;
@@ -20,8 +20,8 @@ const EXPIRY_S: u32 = 1000;
 type Will = (String, &'static str, u32);
 
 impl Stage {
-    fn say(&mut self, line: usize, packet: &Packet<'_>) {
-        self.world.say(line, StreamKey::CONTROL, encoded(packet, Version::V5));
+    fn send_packet(&mut self, line: usize, packet: &Packet<'_>) {
+        self.world.client_sends(line, StreamKey::CONTROL, encoded(packet, Version::V5));
     }
 
     /// The program connects, if it is not there.
@@ -41,7 +41,7 @@ impl Stage {
         };
         if let Some(line) = self.open(0, peer, who, None) {
             // Its session does not end.
-            self.say_connect(line, (None, None), None, u32::MAX);
+            self.say_connect(line, None, None, None, u32::MAX);
         }
     }
 
@@ -83,7 +83,7 @@ impl Stage {
         let will = asked
             .will
             .map(|(topic, delay_s)| (self.note(line, topic, true).to_string(), topic, delay_s));
-        self.say_connect(line, said, will, if asked.durable { EXPIRY_S } else { 0 });
+        self.say_connect(line, said.0, said.1, will, if asked.durable { EXPIRY_S } else { 0 });
     }
 
     fn open(
@@ -101,7 +101,8 @@ impl Stage {
     fn say_connect(
         &mut self,
         line: usize,
-        (username, password): (Option<&str>, Option<String>),
+        username: Option<&str>,
+        password: Option<String>,
         will: Option<Will>,
         expiry_s: u32,
     ) {
@@ -120,7 +121,7 @@ impl Stage {
             password: password.as_ref().map(String::as_bytes),
             ..Connect::new(Version::V5, self.lines[line].who.id)
         };
-        self.say(line, &Packet::Connect(connect));
+        self.send_packet(line, &Packet::Connect(connect));
     }
 
     /// A new message.
@@ -130,7 +131,7 @@ impl Stage {
         self.messages.len() - 1
     }
 
-    fn ask(&mut self, line: usize, asked: Asked) -> Option<PacketId> {
+    fn send_request(&mut self, line: usize, asked: PendingRequest) -> Option<PacketId> {
         let line = &mut self.lines[line];
         line.next_id += 1;
         let id = PacketId::new(line.next_id)?;
@@ -141,7 +142,8 @@ impl Stage {
     pub(super) fn publish(&mut self, line: usize, topic: &'static str, qos: QoS, retain: bool) {
         let message = self.note(line, topic, false);
         let payload = message.to_string();
-        let id = (qos > QoS::AtMostOnce).then(|| self.ask(line, Asked::Publish(message)));
+        let id = (qos > QoS::AtMostOnce)
+            .then(|| self.send_request(line, PendingRequest::Publish(message)));
         let publish = Publish {
             dup: false,
             qos,
@@ -151,19 +153,21 @@ impl Stage {
             properties: Properties::NONE,
             payload: payload.as_bytes(),
         };
-        self.say(line, &Packet::Publish(publish));
+        self.send_packet(line, &Packet::Publish(publish));
     }
 
     pub(super) fn subscribe(&mut self, line: usize, filter: &'static str) {
-        let Some(packet_id) = self.ask(line, Asked::Subscribe(filter)) else { return };
+        let Some(packet_id) = self.send_request(line, PendingRequest::Subscribe(filter)) else {
+            return;
+        };
         let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
         let subscribe = subscription(packet_id, [filter], Some(options), Version::V5);
-        self.world.say(line, StreamKey::CONTROL, subscribe);
+        self.world.client_sends(line, StreamKey::CONTROL, subscribe);
     }
 
     pub(super) fn disconnect(&mut self, line: usize) {
         let (reason, properties) = (ReasonCode::Success, Properties::NONE);
-        self.say(line, &Packet::Disconnect(Disconnect { reason, properties }));
+        self.send_packet(line, &Packet::Disconnect(Disconnect { reason, properties }));
         self.world.cut(line, false);
     }
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::broker::schedule::{Setup, Step};
 use crate::script::weighted;
-use crate::work::Work;
+use crate::work::WorkStep;
 
 /// Clients of a schedule.
 const CLIENTS: usize = 3;
@@ -22,7 +22,7 @@ const ONE_IN: u64 = 8;
 
 const ROLE_NUMBERS: [usize; ROLES] = [0, 1, 2];
 
-/// How often each kind of lie is drawn.
+/// Frequency of each kind of lie.
 const WEIGHTS: [u32; 15] = [10, 3, 24, 10, 6, 7, 1, 5, 2, 3, 3, 3, 2, 2, 1];
 
 /// Whether this seed's schedule has liars. None of those in the tables of TESTING.md has.
@@ -41,7 +41,7 @@ struct Few {
     ends: bool,
     bans: bool,
     crashes: bool,
-    /// How many of eight actions are followed by all that they cause.
+    /// Number of eight actions that are followed by all that they cause.
     promptly: u8,
 }
 
@@ -178,11 +178,11 @@ impl Few {
     fn work(&self, rng: &mut Rng) -> Step {
         let worker = rng.usize(..3);
         match rng.u8(..64) {
-            0..=27 => Step::Work(Work::Read { line: rng.usize(..8), stream: 0 }),
-            28..=41 => Step::Work(Work::Exchange { worker }),
-            42..=49 => Step::Work(Work::EndTurn { worker }),
-            50..=55 => Step::Work(Work::Commit { most: choice(rng, &[1, 100]) }),
-            56..=59 => Step::Work(Work::Timers { worker }),
+            0..=27 => Step::Work(WorkStep::Read { line: rng.usize(..8), stream: 0 }),
+            28..=41 => Step::Work(WorkStep::Exchange { worker }),
+            42..=49 => Step::Work(WorkStep::EndTurn { worker }),
+            50..=55 => Step::Work(WorkStep::Commit { most: choice(rng, &[1, 100]) }),
+            56..=59 => Step::Work(WorkStep::Timers { worker }),
             60 if self.crashes => Step::Crash { workers: rng.usize(1..=3) },
             _ => Step::Wait { seconds: choice(rng, &[1, 3, 10, 600]) },
         }
@@ -208,9 +208,11 @@ impl Few {
 
 /// Everything that was said is read, and everything that was caused happens.
 fn follow(all: &mut Vec<Step>) {
-    let mut work = vec![Work::Read { line: 0, stream: 0 }; 2];
-    work.extend((0..3).map(|worker| Work::EndTurn { worker }));
-    work.push(Work::Commit { most: 100 });
-    work.extend((0..3).flat_map(|worker| [Work::Timers { worker }, Work::Exchange { worker }]));
+    let mut work = vec![WorkStep::Read { line: 0, stream: 0 }; 2];
+    work.extend((0..3).map(|worker| WorkStep::EndTurn { worker }));
+    work.push(WorkStep::Commit { most: 100 });
+    work.extend(
+        (0..3).flat_map(|worker| [WorkStep::Timers { worker }, WorkStep::Exchange { worker }]),
+    );
     all.extend(work.into_iter().map(Step::Work));
 }

@@ -191,7 +191,6 @@ impl PublishHook for Fakes {
     }
 }
 
-/// The number in a payload.
 pub(crate) fn number(payload: &[u8]) -> Option<usize> {
     std::str::from_utf8(payload).ok()?.parse().ok()
 }

@@ -58,7 +58,7 @@ pub(crate) struct Law {
 
 impl Law {
     /// Puts a user into the store, or deletes it. `number` is another one for each change.
-    pub(crate) fn put(&mut self, name: &'static str, user: Option<Stored>, number: u64) {
+    pub(crate) fn set_user(&mut self, name: &'static str, user: Option<Stored>, number: u64) {
         let own = self.users.get_mut(name);
         let Some(stored) = user else {
             return own.into_iter().for_each(|own| own.deleted = true);
@@ -95,14 +95,9 @@ impl Law {
         })
     }
 
-    /// Whether a will may be published. Rules that came with its client's login when it was accepted, if these allowed it,
-    /// last until others come.
-    pub(crate) fn may_leave(
-        &self,
-        who: &Who,
-        topic: &str,
-        (accepted, now): (&Law, Timestamp),
-    ) -> bool {
+    /// Whether a will may be published. Rules that came with its client's login when it was accepted, if these allowed
+    /// it, last until others come.
+    pub(crate) fn may_leave(&self, who: &Who, topic: &str, accepted: &Law, now: Timestamp) -> bool {
         let service = |law: &Law| decide(law.service?, who, Action::Publish, topic);
         let is_stored = self.user(who).is_some();
         let by_login = !is_stored
@@ -155,7 +150,6 @@ impl Law {
 }
 
 impl Who {
-    /// Which account it is.
     fn account(&self) -> Option<usize> {
         let name = self.name.as_deref()?.strip_prefix("platform:")?;
         ACCOUNTS.iter().position(|account| *account == name)
@@ -173,7 +167,6 @@ impl Whom {
     }
 }
 
-/// The address of a client.
 pub(crate) fn address_of(client: usize) -> IpAddr {
     [10, 0, 0, client as u8].into()
 }

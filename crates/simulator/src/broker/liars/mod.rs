@@ -69,7 +69,7 @@ pub(crate) const FILTERS: &[&str] = &[
     "$share/g/+/x",
 ];
 
-/// What a rule is about.
+/// Subject of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     Publishing,
@@ -114,7 +114,7 @@ pub(crate) enum Voucher {
     Program,
 }
 
-/// What a client asks for when it connects.
+/// Request of a client that connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Connecting {
     client: usize,
@@ -135,7 +135,7 @@ pub(crate) struct Connecting {
 /// A user of the identity store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// Its roles, in the order in which they are asked.
+    /// Roles, in the order in which they are asked.
     roles: [usize; 2],
     disabled: bool,
     /// The only client identifier that it may have.
@@ -167,7 +167,7 @@ pub(crate) enum Deed {
     Subscribe(usize, &'static str),
     /// A connection breaks.
     Cut(usize),
-    /// Its client says goodbye first.
+    /// The client says goodbye first.
     Disconnect(usize),
     /// The store gets or changes a user, or deletes it.
     SetUser(&'static str, Option<Stored>),

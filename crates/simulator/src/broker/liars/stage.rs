@@ -14,7 +14,7 @@ use crate::broker::schedule::{Setup, Step};
 use crate::script::{Played, Simulation, Story};
 use crate::settings::Settings;
 use crate::volume::Volume;
-use crate::work::Work;
+use crate::work::WorkStep;
 use crate::world::World;
 
 /// Rounds after which everything must be at rest.
@@ -29,9 +29,9 @@ pub(super) struct Moment {
     pub(super) now: Timestamp,
 }
 
-/// What a client has asked on a connection.
+/// Request of a client on a connection.
 #[derive(Clone, Copy)]
-pub(super) enum Asked {
+pub(super) enum PendingRequest {
     Publish(usize),
     Subscribe(&'static str),
 }
@@ -49,7 +49,7 @@ pub(super) struct Line {
     timed: usize,
     pub(super) next_id: u16,
     /// With the moments as of which the broker knew the client's rights.
-    pub(super) asked: Vec<(PacketId, Asked, usize)>,
+    pub(super) asked: Vec<(PacketId, PendingRequest, usize)>,
 }
 
 impl Line {
@@ -128,10 +128,12 @@ impl Simulation<Step> for Stage {
     fn step(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Lie(Lie(deed)) => self.perform(deed),
-            Step::Work(Work::Exchange { worker }) => {
+            Step::Work(WorkStep::Exchange { worker }) => {
                 self.exchange(worker % self.world.workers())?;
             }
-            Step::Work(Work::Timers { worker }) => self.fire_timers(worker % self.world.workers()),
+            Step::Work(WorkStep::Timers { worker }) => {
+                self.fire_timers(worker % self.world.workers())
+            }
             Step::Work(work) => drop(self.world.work(work)),
             Step::Wait { seconds } => {
                 self.world.wait(Duration::from_secs(seconds));
@@ -197,7 +199,7 @@ impl Stage {
                 self.pick(line).into_iter().for_each(|line| self.disconnect(line));
             }
             Deed::SetUser(name, user) => {
-                self.change_store(Some(name), |law| law.put(name, user, number));
+                self.change_store(Some(name), |law| law.set_user(name, user, number));
             }
             Deed::SetNameless(roles) => self.change_store(None, |law| law.nameless = roles),
             Deed::SetRole(role, rules) => self.change_store(None, |law| law.roles[role] = rules),

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use super::config::QuicSettings;
 use super::copies::ConnCopies;
 use super::pieces;
-use super::silence::{Due, Silence};
+use super::silence::{Silence, SilenceAction};
 use super::timers::Armed;
 use crate::clock::Clock;
 use crate::connection::Io;
@@ -89,7 +89,7 @@ pub(crate) struct QuicConn {
     /// Until the client has answered what sets it up.
     pub(in crate::quic) setup: Option<Box<Setup>>,
     lost: Option<LostCause>,
-    /// What it counts for.
+    /// Memory that it counts for.
     _memory: Box<MemoryShare>,
 }
 
@@ -189,7 +189,7 @@ impl QuicConn {
         self.silence.heard(now);
     }
 
-    fn next_of_silence(&self) -> Option<(Instant, Due)> {
+    fn next_of_silence(&self) -> Option<(Instant, SilenceAction)> {
         // One that is closing has a time of its own for that.
         let closing = self.core.as_ref().is_some_and(|core| core.closing().is_some());
         if closing || self.inner.is_closed() {
@@ -213,11 +213,11 @@ impl QuicConn {
             self.close(now);
         }
         match self.next_of_silence().filter(|(at, _)| *at <= now) {
-            Some((_, Due::Ask)) => {
+            Some((_, SilenceAction::Ask)) => {
                 self.inner.ping();
                 self.silence.has_asked();
             }
-            Some((at, Due::GiveUp)) if !self.silence.excuse_pause(now - at) => {
+            Some((at, SilenceAction::GiveUp)) if !self.silence.excuse_pause(now - at) => {
                 self.give_up(io, now)
             }
             _ => {}

@@ -45,7 +45,7 @@ impl QuicConn {
             && let Some(copies) = &mut self.copies
         {
             let from = self.inner.remote_address().ip();
-            copies.keep(losses, from, self.inner.rtt(), now);
+            copies.remember_losses(losses, from, self.inner.rtt(), now);
         }
     }
 

@@ -15,7 +15,7 @@ use super::QuicConn;
 use super::unvalidated::count;
 use crate::quic::config::QuicSettings;
 use crate::quic::copies::ConnCopies;
-use crate::quic::peek::First;
+use crate::quic::peek::FirstPacket;
 use crate::quic::socket::{Socket, Unsent};
 
 /// Datagrams that wait for the end of the handshake; what comes beyond them is lost, as it was before.
@@ -27,7 +27,7 @@ const SHORT: Duration = Duration::from_millis(50);
 /// While packets arrive, a connection may take this many times as long as otherwise to be set up.
 const MOST_TIMEOUTS: u32 = 3;
 
-/// What a connection keeps until it is set up.
+/// State that a connection keeps until it is set up.
 #[derive(Debug)]
 pub(in crate::quic) struct Setup {
     begun: Instant,
@@ -73,9 +73,10 @@ impl Setup {
         &mut self,
         inner: &Connection,
         event: ConnectionEvent,
-        (remote, first): (SocketAddr, First),
+        remote: SocketAddr,
+        first: FirstPacket,
     ) -> Option<ConnectionEvent> {
-        let is_early = inner.is_handshaking() && first == First::Short;
+        let is_early = inner.is_handshaking() && first == FirstPacket::Short;
         if !is_early || remote != inner.remote_address() || self.early.len() >= MOST_EARLY {
             return Some(event);
         }
@@ -116,12 +117,13 @@ impl QuicConn {
     pub(super) fn handle(
         &mut self,
         event: ConnectionEvent,
-        from: (SocketAddr, First),
+        remote: SocketAddr,
+        first: FirstPacket,
         now: Instant,
     ) {
         let Some(setup) = &mut self.setup else { return self.inner.handle_event(event) };
         let was_up = !self.inner.is_handshaking();
-        let Some(event) = setup.withhold(&self.inner, event, from) else { return };
+        let Some(event) = setup.withhold(&self.inner, event, remote, first) else { return };
         let before = self.inner.stats().frame_rx;
         self.inner.handle_event(event);
         if count(&before) != count(&self.inner.stats().frame_rx) {

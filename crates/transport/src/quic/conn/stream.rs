@@ -6,7 +6,7 @@
 use fulmar_broker::{Connection as Core, ReadState, Shard, StreamEnd, StreamKey};
 use quinn_proto::{Connection, StreamId, VarInt, WriteError};
 
-use crate::incomplete_packet::{IncompletePacket, Taken};
+use crate::incomplete_packet::{IncompletePacket, PacketIntake};
 
 /// See the module's words.
 pub(super) struct Stream {
@@ -64,12 +64,12 @@ impl Stream {
             let received = core.receive(shard, key, data);
             *begun |= received.consumed > 0;
             state = received.state;
-            Taken { consumed: received.consumed, go_on: received.state == ReadState::More }
+            PacketIntake { consumed: received.consumed, go_on: received.state == ReadState::More }
         };
         if as_packets && !bytes.is_empty() {
             self.incomplete.feed(bytes, &mut offer);
         } else {
-            self.incomplete.keep(bytes);
+            self.incomplete.append(bytes);
             self.incomplete.offer_kept(&mut offer);
         }
         self.blocked = state == ReadState::Blocked;

@@ -12,7 +12,7 @@ use quinn_proto::{Connection, ConnectionEvent, FrameStats, Transmit};
 
 use super::QuicConn;
 use crate::quic::extended_tls::UnusedBytes;
-use crate::quic::peek::First;
+use crate::quic::peek::FirstPacket;
 
 /// Bytes that may be sent per byte received.
 const FACTOR: u64 = 3;
@@ -34,20 +34,20 @@ pub(in crate::quic) enum Proof {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::quic) struct Arrival {
     pub(in crate::quic) remote: SocketAddr,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(in crate::quic) length: usize,
-    pub(in crate::quic) first: First,
+    pub(in crate::quic) first: FirstPacket,
 }
 
 /// Datagrams that may be built now.
-pub(in crate::quic) struct Room {
+pub(in crate::quic) struct SendAllowance {
     /// Number of datagrams.
     pub(in crate::quic) datagrams: usize,
     /// Bytes by which each is to be smaller than the path's MTU.
     pub(in crate::quic) unused: usize,
 }
 
-/// What to do with a datagram to be sent.
+/// The way to handle a datagram to be sent.
 pub(in crate::quic) enum Sending {
     /// Send it.
     Allowed,
@@ -98,8 +98,8 @@ impl UnvalidatedPath {
     }
 
     /// Datagrams that may be built now, at most `most`.
-    pub(in crate::quic) fn room(&self, inner: &Connection, most: usize) -> Room {
-        let full = |datagrams| Room { datagrams, unused: 0 };
+    pub(in crate::quic) fn room(&self, inner: &Connection, most: usize) -> SendAllowance {
+        let full = |datagrams| SendAllowance { datagrams, unused: 0 };
         if inner.remote_address() != self.address {
             return full(most);
         }
@@ -115,7 +115,7 @@ impl UnvalidatedPath {
         }
         // What is left after this one repeats it.
         let unused = mtu.saturating_sub((left / 2).max(SMALLEST)).min(MOST_UNUSED);
-        Room { datagrams: usize::from(mtu - unused <= left), unused }
+        SendAllowance { datagrams: usize::from(mtu - unused <= left), unused }
     }
 
     /// Sets the size of packets that are built from now on.
@@ -154,11 +154,11 @@ impl QuicConn {
         let Arrival { remote, length, first } = arrival;
         let before = self.inner.remote_address();
         if self.unvalidated.is_none() && remote == before {
-            self.handle(event, (remote, first), now);
+            self.handle(event, remote, first, now);
             return;
         }
         let frames = count(&self.inner.stats().frame_rx);
-        self.handle(event, (remote, first), now);
+        self.handle(event, remote, first, now);
         let stats = self.inner.stats();
         let is_clients = frames != count(&stats.frame_rx);
         let known = self.inner.remote_address();
@@ -189,7 +189,8 @@ impl QuicConn {
             unvalidated.challenges = stats.frame_tx.path_challenge;
         }
         // Nobody makes a Handshake packet without the server's first flight.
-        let is_proof = first == First::Handshake { alone: true } || !self.inner.is_handshaking();
+        let is_proof =
+            first == FirstPacket::Handshake { alone: true } || !self.inner.is_handshaking();
         if self.counts_as_handshake && is_proof {
             self.unvalidated = None;
         }

@@ -18,18 +18,18 @@ use fulmar_postgres::Address;
 
 /// For so long a server that was there is waited for: it may be starting again.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long each statement may take that upgrades the tables.
+/// Longest time of each statement that upgrades the tables.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(3600);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// After a wait without success, the interval of attempts to connect; meanwhile requests are refused at once.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long a server process that was killed may take to notice that its client is gone.
+/// Time in which a server process that was killed notices that its client is gone.
 const LET_GO: Duration = Duration::from_secs(10);
-/// How often it is looked for what other processes have changed.
+/// Interval of checks for changes by other processes.
 const LOOK_FOR_CHANGES: Duration = Duration::from_millis(500);
 
-/// What locks of this program are under in the database ("FULP").
+/// Class of this program's locks in the database ("FULP").
 const LOCKS: i32 = 0x4655_4c50;
 /// Held by the one server that may use the database.
 const SERVER: i32 = 1;
@@ -56,7 +56,7 @@ struct ReconnectingConnection {
     connection: RefCell<Option<Connection>>,
     /// When connecting failed last, if it has not succeeded since.
     failed: Cell<Option<Instant>>,
-    /// How many connections there were, and what other processes had changed.
+    /// Number of connections so far, and of other processes' changes.
     seen: Cell<(u64, i64)>,
     looked: Cell<Instant>,
 }
@@ -71,7 +71,7 @@ impl ReconnectingConnection {
         let connection = Connection::connect(address)?;
         if purpose != Purpose::Look {
             prepare(&connection, address)?;
-            lock(&connection, (purpose, node.as_deref()), LET_GO)?;
+            lock(&connection, purpose, node.as_deref(), LET_GO)?;
         }
         Ok(ReconnectingConnection {
             address: Arc::clone(address),
@@ -119,8 +119,8 @@ impl ReconnectingConnection {
             let connected = Connection::connect(&self.address);
             let connected = connected.and_then(|connection| {
                 // What was written meanwhile by a server that took this one's place is not overwritten.
-                let who = (self.purpose, self.node.as_deref());
-                lock(&connection, who, Duration::ZERO).map(|()| connection)
+                let node = self.node.as_deref();
+                lock(&connection, self.purpose, node, Duration::ZERO).map(|()| connection)
             });
             if connected.is_ok() || Instant::now() >= until {
                 break connected;
@@ -162,7 +162,7 @@ impl Engine for ReconnectingConnection {
         self.connection()?.execute(sql, values)
     }
 
-    fn each(
+    fn for_each_row(
         &self,
         sql: &str,
         values: &[Value<'_>],
@@ -274,7 +274,8 @@ fn upgrade(connection: &Connection, address: &Address, version: usize) -> Result
 /// one that was paused or cut off, whose connection the database may still take for alive.
 fn lock(
     connection: &Connection,
-    (purpose, node): (Purpose, Option<&dyn Share>),
+    purpose: Purpose,
+    node: Option<&dyn Share>,
     patience: Duration,
 ) -> Result<()> {
     if purpose != Purpose::Server {
