@@ -1,6 +1,8 @@
 """Clients we did not write, over every transport: mosquitto's, paho, aioquic."""
 
 import asyncio
+import contextlib
+import signal
 import ssl
 import subprocess
 import threading
@@ -184,6 +186,28 @@ class Aioquic(WithBroker):
             publish = asyncio.to_thread(
                 subprocess.run, command, input=b"7" * 100_000 + b"!", check=True, timeout=PATIENCE_S)
             await asyncio.gather(publish, quic.wait_for(0, b"7!"))
+
+    async def ping_through_a_pause(self):
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(self.dial()) for _ in range(10)]
+            for number, quic in enumerate(clients):
+                # Three seconds of silence are allowed.
+                body = text(b"MQTT") + bytes([4, 2, 0, 2]) + text(b"paused-%d" % number)
+                quic.send(0, bytes([0x10, len(body)]) + body)
+                await quic.wait_for(0, bytes([0x20, 2, 0, 0]))
+            self.broker.process.send_signal(signal.SIGSTOP)
+            try:
+                for _ in range(6):
+                    for quic in clients:
+                        quic.send(0, bytes([0xC0, 0]))
+                    await asyncio.sleep(1)
+            finally:
+                self.broker.process.send_signal(signal.SIGCONT)
+            for quic in clients:
+                await quic.wait_for(0, bytes([0xD0, 0] * 6))
+
+    def test_clients_that_ping_while_the_broker_is_paused_stay_connected(self):
+        self.run_on_ipv4(self.ping_through_a_pause())
 
     def test_a_subscriber_at_another_port_gets_large_messages_before_its_next_packet(self):
         relay = Relay(self.broker.ports["quic"])

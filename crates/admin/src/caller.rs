@@ -121,7 +121,7 @@ pub(crate) fn address(parts: &Parts) -> IpAddr {
 impl App {
     /// Checks credentials, within the limits of failed logins. One that is aborted has failed.
     pub(crate) async fn log_in(&self, shown: &Shown, from: IpAddr) -> Result<Login, Problem> {
-        let network = fulmar_broker::network_of(from);
+        let network = fulmar_text::network::site(from);
         // Before the password is checked, which an aborted login costs as much as a failed one.
         self.failures.take(network, Instant::now()).map_err(|seconds| {
             Problem::too_often("too many failed logins from this address: wait", seconds)

@@ -22,10 +22,11 @@ use fulmar_broker::auth::{
     Admitted, Applicant, AuthReply, Decision, HookLogin, LoginHook, LoginQueue, NextLogin, ReplyTo,
     Ticket, WaitingLogin,
 };
-use fulmar_broker::{Broker, Timestamp, User, network_of};
+use fulmar_broker::{Broker, Timestamp, User};
 use fulmar_certs::{files, trust};
 use fulmar_mqtt::ReasonCode;
 use fulmar_text::metrics::{Kind, Metrics};
+use fulmar_text::network::site;
 use fulmar_transport::Clock;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -270,7 +271,7 @@ impl LoginHook for AuthHook {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         let client_id = client_id.to_owned();
-        let (name, network) = (user.clone(), network_of(address));
+        let (name, network) = (user.clone(), site(address));
         let login = Waiting { body, user, client_id, network, digest, reply_to };
         let who = (name.text(), address);
         let added = self.logins.waiting.lock().push(who, true, login, Instant::now());

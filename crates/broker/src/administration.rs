@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use fulmar_auth::{Timestamp, User, Vouched};
 use fulmar_mqtt::Version;
 
 use crate::bans::{Ban, BannedSubject};
@@ -12,8 +13,6 @@ use crate::broker::Broker;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::message::Message;
 use crate::session::{Session, SessionState};
-use crate::time::Timestamp;
-use crate::user::{User, Vouched};
 
 /// Clients that are examined at once.
 const SLICE: usize = 256;

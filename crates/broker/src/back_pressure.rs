@@ -13,14 +13,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use fulmar_auth::User;
+use fulmar_auth::access::Subject;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
-use crate::access::Subject;
 use crate::limits::Limits;
 use crate::mailbox::Mailboxes;
 use crate::storage::SessionKey;
-use crate::user::User;
 
 /// No client waits.
 const NO_DELAY: u8 = 0;

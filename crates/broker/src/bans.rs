@@ -7,11 +7,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fulmar_auth::{Timestamp, User, text_of};
 use fulmar_text::network::is_within;
 use parking_lot::{Mutex, RwLock};
-
-use crate::time::Timestamp;
-use crate::user::{User, text_of};
 
 /// Bans at most.
 pub const MAX_BANS: usize = 1000;

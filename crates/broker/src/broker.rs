@@ -5,10 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use fulmar_auth::access::{Action, EXTERNAL_TOPICS, Subject};
+use fulmar_auth::{AccessControl, OpenTopics, Timestamp, User, Vouched};
 use parking_lot::{Mutex, RwLock};
 
-use crate::access::{Action, EXTERNAL_TOPICS, Subject};
-use crate::auth::{AccessControl, OpenTopics};
 use crate::back_pressure::BackPressure;
 use crate::bans::Bans;
 use crate::control::Control;
@@ -31,11 +31,9 @@ use crate::send_line::SendBacklog;
 use crate::session::{Session, SessionState};
 use crate::stall::Stall;
 use crate::storage::{Seq, Storage};
-use crate::time::Timestamp;
 use crate::tracer::Tracer;
 use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
-use crate::user::{User, Vouched};
 use crate::waiting::{WaitCause, WaitTable};
 
 /// The system's clock differs by less from the broker's time when it has not been set.
@@ -340,7 +338,7 @@ impl Broker {
     }
 
     /// Disconnects those external users, by name, whose credential was revoked or who have subscriptions
-    /// they might not make now, as each worker gets to it. [`ExternalUsers`](crate::auth::ExternalUsers) already answer as
+    /// they might not make now, as each worker gets to it. [`ExternalUsers`](fulmar_auth::ExternalUsers) already answer as
     /// things are.
     pub fn recheck_external_users(&self, concerns: impl Fn(&str) -> bool) {
         let about = |user: Option<&User>| match user.map(User::vouched) {
@@ -356,7 +354,7 @@ impl Broker {
         }
     }
 
-    /// Makes a change of [`IdentityTable`](crate::auth::IdentityTable) effective for clients that are connected: what
+    /// Makes a change of [`IdentityTable`](fulmar_auth::IdentityTable) effective for clients that are connected: what
     /// was decided for the users whom it concerns is forgotten, and those are disconnected whose credential has changed,
     /// as each worker gets to it.
     pub fn identities_changed(&self, concerns: impl Fn(Option<&str>) -> bool) {

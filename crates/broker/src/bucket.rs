@@ -3,7 +3,7 @@
 //! A single withdrawal of any size may overdraw it; the next one then waits until the debt is paid. The size of a
 //! withdrawal therefore needs no limit of its own, and none is too large ever to pass.
 
-use crate::time::Timestamp;
+use fulmar_auth::Timestamp;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug)]

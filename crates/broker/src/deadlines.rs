@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use fulmar_auth::Timestamp;
+
 use crate::session::Session;
-use crate::time::Timestamp;
 
 /// The deadlines.
 #[derive(Debug, Default)]

@@ -8,19 +8,19 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::Timestamp;
+use fulmar_auth::access::{Action, Subject};
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::session::{Outbound, Replay, give_back};
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use smallvec::SmallVec;
 
-use crate::access::{Action, Subject};
 use crate::aliases::Naming;
 use crate::mailbox::Attachment;
 use crate::outbox::{ClientLimits, Outbox, is_shared};
 use crate::publication::{Parcel, Publication, Terms, count, encode_publish, encode_start};
 use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
-use crate::time::Timestamp;
 use crate::turn::{Turn, Waiter};
 
 /// Encoded bytes at which refilling stops; the rest follows when the connection has taken these.

@@ -1,6 +1,7 @@
 //! Events from the broker for a connection, from any worker; the transport passes them on and does not inspect them.
 
-use crate::auth::AuthReply;
+use fulmar_auth::AuthReply;
+
 use crate::waiting::WaitCause;
 
 /// An event for one connection; pass it to [`crate::Connection::on_event`].

@@ -1,7 +1,8 @@
 //! What decides whether a client may do something: the broker's own check, with its reason.
 
-use crate::access::{Action, Subject};
-use crate::auth::Because;
+use fulmar_auth::Because;
+use fulmar_auth::access::{Action, Subject};
+
 use crate::broker::Broker;
 use crate::read::Reader;
 

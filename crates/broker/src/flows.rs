@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fulmar_auth::Timestamp;
 use fulmar_mqtt::flow::{DataFlow, FlowFlags, StreamError};
 use fulmar_mqtt::topic::Subscription;
 
@@ -19,7 +20,6 @@ use crate::peer::StreamKey;
 use crate::session::{Flow, FlowPersistence, Outgoing, SendState, Session, SessionState};
 use crate::session_memory;
 use crate::storage::{FlowId, Op, Progress};
-use crate::time::Timestamp;
 use crate::turn::{Turn, Waiter};
 
 /// Flow identifiers of streams without a header are above the largest varint.

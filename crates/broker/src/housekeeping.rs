@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::access::Subject;
+use fulmar_auth::access::Subject;
+use fulmar_auth::{Timestamp, text_of};
+
 use crate::bans::BannedSubject;
 use crate::broker::Broker;
 use crate::deadlines::Due;
@@ -21,8 +23,6 @@ use crate::message::MessageParts;
 use crate::session::{Session, SessionState};
 use crate::shard::Shard;
 use crate::storage::Op;
-use crate::time::Timestamp;
-use crate::user::text_of;
 use crate::will::{Testator, Will};
 
 /// Expired retained messages removed per turn.

@@ -1,6 +1,6 @@
 //! The broker core: routing, sessions and durable state.
 //!
-//! No sockets, no clock, and no threads except the password checker's: the caller (the `fulmar-transport` crate)
+//! No sockets, no clock and no threads: the caller (the `fulmar-transport` crate)
 //! passes in the bytes of ordered streams and the time, and gets bytes and deadlines. A message's path through the
 //! modules: [`connection`](Connection) → `publish` → `route` (`tree`) → `deliver` (`session`) → the receivers'
 //! connections. Durable changes go to [`storage`] in batches, and their acknowledgements wait until they are durable.
@@ -11,10 +11,8 @@
 //! `housekeeping` and `event_loop`; the connections.
 #![forbid(unsafe_code)]
 
-pub mod access;
 mod administration;
 mod aliases;
-pub mod auth;
 mod back_pressure;
 mod bans;
 mod broker;
@@ -69,20 +67,17 @@ mod subscribe;
 mod subscribers;
 mod sys;
 mod test_hook;
-mod time;
 mod traced;
 mod tracer;
 mod transports;
 mod tree;
 mod turn;
-mod user;
 mod waiting;
 mod will;
 
 pub use administration::{
     FlowSummary, NotDeleted, SessionDetails, SessionSummary, SubscriptionSummary,
 };
-pub use auth::Because;
 pub use bans::{Ban, Banned, MAX_BANS};
 pub use broker::{Broker, BrokerConfig};
 pub use connection::{
@@ -91,23 +86,20 @@ pub use connection::{
 };
 pub use event::{BrokerEvent, CloseOrder};
 pub use explain::Explanation;
+pub use fulmar_auth::{
+    self as auth, Because, MAX_USER_NAME_BYTES, PeerCertificate, PeerIdentity, SessionOwner,
+    Timestamp, User, UserNameError, Vouched, access,
+};
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
 pub use memory::{Account, MemoryLimits, MemoryShare};
 pub use memory_pressure::{MemoryGauge, MemoryPressure};
 pub use obstacles::Obstacle;
-pub use owner::SessionOwner;
-pub use peer::{
-    ListenerPolicy, Peer, PeerCertificate, PeerIdentity, StreamKey, Token, TransportKind,
-    TransportStats, Via,
-};
+pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats, Via};
 pub use publish_hook::{Arrival, PublishHook};
-pub use rate_limiter::site as network_of;
 pub use read::{Denied, Readable, Reader};
 pub use redirect::Redirect;
 pub use shard::Shard;
-pub use time::Timestamp;
 pub use tracer::{Delivered, TraceNumber, Tracer};
 pub use transports::{ClientConnection, ClientStatistics};
-pub use user::{MAX_USER_NAME_BYTES, User, UserNameError, Vouched};
 pub use waiting::{WaitCause, Waiting};

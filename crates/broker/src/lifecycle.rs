@@ -4,24 +4,23 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use fulmar_auth::access::Subject;
+use fulmar_auth::{SessionOwner, Timestamp, User};
 use fulmar_mqtt::Version;
 use fulmar_mqtt::topic::Subscription;
 
-use crate::access::Subject;
 use crate::aliases::MAX_ALIASES;
 use crate::broker::Broker;
 use crate::event::BrokerEvent;
 use crate::flows;
 use crate::mailbox::Attachment;
 use crate::memory::Account;
-use crate::owner::{self, Claim, Owner, SessionOwner};
+use crate::owner::{Claim, Owner, claim, claim_of_anyone};
 use crate::peer::StreamKey;
 use crate::session::{Session, SessionState};
 use crate::session_memory;
 use crate::storage::{Op, SessionRecord};
-use crate::time::Timestamp;
 use crate::turn::Turn;
-use crate::user::User;
 use crate::will::{Testator, Will};
 
 /// What a CONNECT that has been let in asks for.
@@ -31,7 +30,7 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) clean_start: bool,
     pub(crate) version: Version,
     pub(crate) user: Option<User>,
-    /// See [`crate::rate_limiter::site`].
+    /// See [`fulmar_text::network::site`].
     pub(crate) site: IpAddr,
     /// It came over MQTT-SN.
     pub(crate) mqtt_sn: bool,
@@ -98,8 +97,8 @@ pub(crate) fn open(
         let mut state = session.lock();
         let owner = Owner { user: state.user.as_ref(), mqtt_sn: state.mqtt_sn };
         let claim = match ownership {
-            SessionOwner::User => owner::claim(owner, request.owner()),
-            SessionOwner::None => owner::claim_of_anyone(owner, request.owner()),
+            SessionOwner::User => claim(owner, request.owner()),
+            SessionOwner::None => claim_of_anyone(owner, request.owner()),
         };
         let over = state.ended || state.expires_at <= turn.now;
         if claim == Claim::Refused && !over {

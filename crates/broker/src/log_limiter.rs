@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::time::Timestamp;
+use fulmar_auth::Timestamp;
 
 /// Time between two log lines about the same error.
 const INTERVAL: Duration = Duration::from_secs(30);

@@ -14,11 +14,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fulmar_auth::User;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::quota::Payer;
-use crate::user::User;
 
 /// What an owner may have in some accounts as long as they are not full ([`Account::floor`]).
 const FLOOR: usize = 16 * 1024;
@@ -243,7 +243,7 @@ impl Memory {
         (self.accounts.used(account), self.accounts.limits.of(account))
     }
 
-    /// The owner of what a client of `user` at this address keeps; see [`crate::rate_limiter::site`].
+    /// The owner of what a client of `user` at this address keeps; see [`fulmar_text::network::site`].
     pub(crate) fn owner(&self, user: Option<&User>, site: IpAddr) -> Arc<MemoryOwner> {
         let Some(payer) = Payer::of(user, site) else { return Arc::clone(&self.program) };
         let mut owners = self.owners.lock();

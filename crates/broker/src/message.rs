@@ -8,12 +8,12 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use fulmar_auth::Timestamp;
 use fulmar_mqtt::{QoS, Version};
 use ring::digest;
 use smallvec::SmallVec;
 
 use crate::memory::Accounts;
-use crate::time::Timestamp;
 
 /// Identifies a stored message; unique for the life of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -273,7 +273,6 @@ mod tests {
     use fulmar_mqtt::packet::SubscribeOptions;
 
     use super::*;
-    use crate::auth::AccessControl;
     use crate::mailbox::Attachment;
     use crate::message::MessageParts;
     use crate::publication::{Parcel, Publication, Terms};
@@ -282,6 +281,7 @@ mod tests {
         Broker, BrokerConfig, ClientStatistics, Limits, Shard, StreamKey, Timestamp, Token, flows,
         subscribe,
     };
+    use fulmar_auth::AccessControl;
 
     fn broker() -> (Arc<Broker>, Shard, Arc<Session>) {
         let config = BrokerConfig {

@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
+use fulmar_auth::User;
 use fulmar_mqtt::topic::Subscription;
+use fulmar_text::network::site;
 
 use crate::broker::Broker;
 use crate::memory::Account;
 use crate::quota;
-use crate::rate_limiter::site;
 use crate::read::Reader;
 use crate::session_memory;
-use crate::user::User;
 
 /// One reason, with what an operator looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,20 +8,6 @@
 //! that connected over MQTT, whatever user the operator gives them; a client with credentials may take over a session
 //! that was created over MQTT-SN.
 
-use crate::user::User;
-
-/// Whether sessions belong to users.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SessionOwner {
-    /// A client of another user that names an identifier in use is refused.
-    #[default]
-    User,
-    /// Any client that is let in takes over any client identifier. What waited in a session of another
-    /// user is dropped, not handed over.
-    None,
-}
-
 /// What a client may do with the session that has its client identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
@@ -63,3 +49,4 @@ pub(crate) fn claim(session: Owner<'_>, client: Owner<'_>) -> Claim {
 pub(crate) fn claim_of_anyone(session: Owner<'_>, client: Owner<'_>) -> Claim {
     if session.user == client.user { Claim::Resumes } else { Claim::Replaces }
 }
+use fulmar_auth::User;

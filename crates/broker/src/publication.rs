@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::Timestamp;
 use fulmar_mqtt::publish::{PublishHead, encode_header, encode_header_start};
 use fulmar_mqtt::{PacketId, QoS, Version};
 
@@ -15,7 +16,6 @@ use crate::broker::Broker;
 use crate::deferred_ops::TurnStamp;
 use crate::message::{Message, MessageParts};
 use crate::outbox::{ClientLimits, Outbox, is_shared};
-use crate::time::Timestamp;
 use crate::turn::Turn;
 
 /// Reusable encodings of the message in hand; lives in its worker.

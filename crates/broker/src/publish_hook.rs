@@ -17,7 +17,7 @@ pub struct Arrival<'a> {
     pub properties: &'a [u8],
     /// The publisher's client identifier.
     pub client_id: &'a str,
-    /// The publisher's name as an external user ([`crate::auth::ExternalUsers`]), if it is one.
+    /// The publisher's name as an external user ([`fulmar_auth::ExternalUsers`]), if it is one.
     pub external_user: Option<&'a str>,
     /// The packet identifier; `None` at QoS 0.
     pub packet_id: Option<PacketId>,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::{Timestamp, text_of};
 use fulmar_mqtt::session::give_back;
 
 use crate::deliver::enqueue_op;
@@ -10,9 +11,7 @@ use crate::limits::DropPolicy;
 use crate::message::Message;
 use crate::session::{Outgoing, Session, SessionState};
 use crate::storage::{Op, Progress};
-use crate::time::Timestamp;
 use crate::turn::{MEMORY_FULL, Turn};
-use crate::user::text_of;
 
 impl SessionState {
     /// Queues a message, within the session's limits.

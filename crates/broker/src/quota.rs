@@ -7,11 +7,10 @@
 
 use std::net::IpAddr;
 
+use fulmar_auth::User;
 use fulmar_mqtt::topic::Subscription;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-
-use crate::user::User;
 
 /// Wildcard and shared subscriptions of each session that are not counted. Devices have one to three: their commands,
 /// messages to all devices, perhaps a group.
@@ -21,7 +20,7 @@ pub(crate) const FREE_PER_SESSION: u32 = 16;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Payer {
     User(User),
-    /// Clients without a user, by [`crate::rate_limiter::site`].
+    /// Clients without a user, by [`fulmar_text::network::site`].
     Site(IpAddr),
 }
 

@@ -9,12 +9,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use fulmar_text::network;
+use fulmar_auth::Timestamp;
+use fulmar_text::network::site;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::bucket::Bucket;
-use crate::time::Timestamp;
 
 /// Addresses remembered; above it, those that would be treated no differently are forgotten, and
 /// if there are none, new addresses are not limited: counting does not stop an attacker with that many addresses.
@@ -138,13 +138,6 @@ impl Addresses {
         }
         Some(self.states.entry(site).or_insert_with(|| AddressState::new(now)))
     }
-}
-
-/// The address itself, or the /64 prefix of an IPv6 address.
-pub fn site(address: IpAddr) -> IpAddr {
-    let address = address.to_canonical();
-    // An IPv4 address has fewer bits.
-    network::first(address, 64).unwrap_or(address)
 }
 
 #[cfg(test)]

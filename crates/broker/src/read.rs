@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use crate::access::{Action, Subject};
+use fulmar_auth::access::{Action, Subject};
+use fulmar_auth::{Timestamp, User};
+
 use crate::broker::Broker;
 use crate::message::Message;
-use crate::time::Timestamp;
-use crate::user::User;
 
 /// A client that reads; the broker has authenticated it.
 #[derive(Clone, Copy, Debug)]
@@ -99,11 +99,11 @@ mod tests {
     use fulmar_mqtt::QoS;
 
     use super::*;
-    use crate::auth::AccessControl;
     use crate::limits::Limits;
     use crate::message::{MessageId, MessageParts};
     use crate::storage::{NoStorage, Restored};
     use crate::{BrokerConfig, ClientStatistics};
+    use fulmar_auth::AccessControl;
 
     fn message(topic: &str) -> Arc<Message> {
         let (payload, properties) = (&b"x"[..], &[][..]);

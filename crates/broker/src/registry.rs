@@ -5,12 +5,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fulmar_auth::User;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::mailbox::Attachment;
 use crate::session::Session;
 use crate::storage::SessionKey;
-use crate::user::User;
 use crate::will::Will;
 
 /// In the order of their identifiers, so that lists have pages.

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use fulmar_auth::{Timestamp, User};
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::Subscription;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,8 +19,6 @@ use crate::session::{
 };
 use crate::session_memory;
 use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, Storage};
-use crate::time::Timestamp;
-use crate::user::User;
 
 impl Broker {
     /// A broker with what storage remembers.

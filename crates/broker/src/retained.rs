@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use fulmar_auth::Timestamp;
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::matches;
 
 use crate::limits::Limits;
 use crate::memory::MemoryOwner;
 use crate::message::{Identifiers, Message, MessageId};
-use crate::time::Timestamp;
 
 /// Steps of a topic's size in bytes that count as growth in an owner's share.
 const STEP: usize = 256;

@@ -171,11 +171,11 @@ impl RouteCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::AccessControl;
     use crate::limits::Limits;
     use crate::storage::{NoStorage, Restored, SessionKey};
-    use crate::time::Timestamp;
     use crate::{BrokerConfig, ClientStatistics};
+    use fulmar_auth::AccessControl;
+    use fulmar_auth::Timestamp;
 
     const BYTES: usize = 2 << 20;
 

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fulmar_auth::{Timestamp, User};
 use fulmar_mqtt::session::{Inbound, Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS, Version};
 use parking_lot::{Mutex, MutexGuard};
@@ -27,8 +28,6 @@ use crate::peer::StreamKey;
 use crate::quota::QuotaUse;
 use crate::retained::RetainedCursor;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
-use crate::time::Timestamp;
-use crate::user::User;
 use crate::will::Will;
 
 /// A client's session. Shared by the subscription tree, the registry and its connection.

@@ -9,20 +9,19 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::auth::OpenTopics;
+use fulmar_auth::{OpenTopics, PeerIdentity, Timestamp, User};
+use fulmar_text::network::site;
+
 use crate::broker::Broker;
 use crate::fan_out::{WILLS, cost, is_much};
 use crate::memory::{Account, MemoryShare};
 use crate::metrics::ShardMetrics;
-use crate::peer::{PeerIdentity, TransportKind, Via};
+use crate::peer::{TransportKind, Via};
 use crate::publication::Parcel;
-use crate::rate_limiter;
 use crate::route::RouteCache;
 use crate::session::Session;
 use crate::test_hook::TestHook;
-use crate::time::Timestamp;
 use crate::turn::Turn;
-use crate::user::User;
 use crate::will::Will;
 
 /// A worker's part of the broker. One a thread; every call of the core takes it.
@@ -80,7 +79,7 @@ impl Shard {
         identity: Option<&PeerIdentity>,
     ) -> Option<Box<MemoryShare>> {
         let program = identity.map(PeerIdentity::user).filter(|user| User::is_program(Some(user)));
-        let owner = self.turn.broker.memory.owner(program, rate_limiter::site(address.ip()));
+        let owner = self.turn.broker.memory.owner(program, site(address.ip()));
         let share = MemoryShare::take(owner, Account::Connections, transport.memory_bytes(via));
         if share.is_none() {
             self.turn.metrics().connections_refused.add(1);

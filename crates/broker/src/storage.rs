@@ -9,10 +9,10 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::Timestamp;
 use fulmar_mqtt::{PacketId, QoS};
 
 use crate::message::Message;
-use crate::time::Timestamp;
 pub use crate::will::{Testator, Will};
 
 /// Number of a submitted batch; they become durable in order. 0 means "already durable".

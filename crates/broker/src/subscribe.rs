@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use fulmar_auth::text_of;
 use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 use fulmar_mqtt::session::give_back;
 use fulmar_mqtt::topic::Subscription;
@@ -17,7 +18,6 @@ use crate::session_memory;
 use crate::storage::{FlowId, Op, SubscriptionRecord};
 use crate::subscribers::Subscriber;
 use crate::turn::{MEMORY_FULL, Turn};
-use crate::user::text_of;
 
 /// The tree's form of a session's subscription.
 pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> Subscriber {
@@ -89,7 +89,7 @@ pub(crate) struct Request<'a> {
     pub(crate) options: SubscribeOptions,
     pub(crate) identifier: Option<u32>,
     pub(crate) flow: FlowId,
-    /// Where the client is, as [`crate::rate_limiter::site`] has it.
+    /// Where the client is, as [`fulmar_text::network::site`] has it.
     pub(crate) site: IpAddr,
 }
 

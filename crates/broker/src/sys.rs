@@ -1,8 +1,9 @@
 //! `$SYS`: the broker's state as topics, with mosquitto's names for those that mosquitto has.
 
+use fulmar_auth::Timestamp;
+
 use crate::broker::Broker;
 use crate::peer::TransportKind;
-use crate::time::Timestamp;
 
 /// Present only while storage fails.
 const STORAGE_FAILURE: &str = "$SYS/broker/storage/failure";

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use fulmar_auth::Timestamp;
 use parking_lot::Mutex;
 
 use crate::peer::{Peer, TransportKind, TransportStats};
 use crate::session::Session;
-use crate::time::Timestamp;
 use crate::waiting::{WaitTable, Waiting};
 
 /// Whether clients may read the statistics of other clients' connections in `$SYS`.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fulmar_auth::{Timestamp, User, text_of};
 use fulmar_mqtt::PacketId;
 use smallvec::SmallVec;
 
@@ -20,9 +21,7 @@ use crate::peer::Token;
 use crate::send_line::SendLine;
 use crate::session::Session;
 use crate::storage::{FlowId, Op, Position, Seq};
-use crate::time::Timestamp;
 use crate::tracer::{TraceInHand, TraceNumber};
-use crate::user::{User, text_of};
 use crate::waiting::{self, WaitCause, WaitCauses, WaitTable};
 
 /// For [`Turn::occurred`]: what finds no room in [`crate::memory`].

@@ -8,11 +8,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use fulmar_auth::Timestamp;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::peer::Token;
-use crate::time::Timestamp;
 
 /// Seconds after which a wait is logged.
 pub(crate) const LONG_WAIT_S: u64 = 10;

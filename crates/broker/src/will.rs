@@ -11,10 +11,8 @@
 
 use std::net::IpAddr;
 
+use fulmar_auth::{Timestamp, User};
 use fulmar_mqtt::QoS;
-
-use crate::time::Timestamp;
-use crate::user::User;
 
 /// A client's will, kept with its session.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::connection_slots::{Activity, Busy};
-use crate::network_of as network;
+use fulmar_text::network::site as network;
 
 /// Requests without a valid token have one part in this many of the budget.
 const STRANGERS_PART: usize = 4;

@@ -17,7 +17,7 @@ use fulmar_broker::MemoryPressure;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::idle::Tunnels;
-use crate::network_of as network;
+use fulmar_text::network::site as network;
 
 /// At each look while memory is short, one in this many connections is closed, and a larger part when more is taken; but
 /// at most this many, for each is looked for among all.

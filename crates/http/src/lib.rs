@@ -49,8 +49,6 @@ mod unread_response;
 mod websocket;
 mod while_allowed;
 
-pub use fulmar_broker::network_of;
-
 pub use answer_space::{AnswerRoom, AnswerSpace, AnswerTotals, NoRoom, PART_BYTES};
 pub use bodies::BodyBudget;
 pub use compression::{CodingError, accepts, compress, decompress};

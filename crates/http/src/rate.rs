@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_network_counts_as_one() {
-        let of = |text: &str| fulmar_broker::network_of(text.parse().unwrap());
+        let of = |text: &str| fulmar_text::network::site(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));

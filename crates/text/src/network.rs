@@ -18,6 +18,14 @@ pub fn first(address: IpAddr, bits: u8) -> Option<IpAddr> {
     })
 }
 
+/// The network that limits count as one: the address itself, or the /64 prefix of an IPv6 address.
+#[must_use]
+pub fn site(address: IpAddr) -> IpAddr {
+    let address = address.to_canonical();
+    // An IPv4 address has fewer bits.
+    first(address, 64).unwrap_or(address)
+}
+
 /// True if the first `bits` of both are the same. An IPv4 address in its IPv6 form is an IPv4 address.
 #[must_use]
 pub fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {

@@ -3,22 +3,18 @@
 //!
 //! `rig` turns the workers and carries bytes, `disk` is the storage that commits on request,
 //! `line` checks what goes out to a client, `witness` is the honest pair that must not notice anything. [`token`] is about
-//! JSON Web Tokens, whose reader is compiled in as source files.
+//! JSON Web Tokens, whose reader (of `fulmar-auth`) is compiled in as source files.
 
-/// The reader of tokens, and the paths under which its sources find the rest.
+use fulmar_auth as admitted;
+use fulmar_auth as time;
+use fulmar_auth as user;
+
 #[allow(dead_code, unreachable_pub, reason = "a part of another crate")]
-#[path = "../../src/auth"]
-mod auth {
-    pub(super) use fulmar_broker::auth as admitted;
-    pub(crate) mod jws;
-    pub(crate) mod jwt;
-}
-mod user {
-    pub(crate) use fulmar_broker::{User, UserNameError};
-}
-mod time {
-    pub(crate) use fulmar_broker::Timestamp;
-}
+#[path = "../../../auth/src/jws.rs"]
+mod jws;
+#[allow(dead_code, unreachable_pub, reason = "a part of another crate")]
+#[path = "../../../auth/src/jwt.rs"]
+mod jwt;
 
 mod connection;
 mod disk;

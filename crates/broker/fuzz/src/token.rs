@@ -8,7 +8,7 @@ use fulmar_broker::auth::Admitted;
 use ring::hmac;
 use serde_json::Value;
 
-use crate::auth::jwt::{JwtVerifier, looks_like_token};
+use crate::jwt::{JwtVerifier, looks_like_token};
 
 const SECRET: &[u8] = b"a secret of the issuer, 32 bytes";
 const NOW: Timestamp = Timestamp(1_800_000_000_000);

@@ -7,23 +7,31 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::access::Subject;
+use fulmar_auth::{
+    AccessControl, Admitted, AuthReply, PeerCertificate, PeerIdentity, ScramLogin, Timestamp,
+    TokenSource, User,
+};
 use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::packet::Auth;
 use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
 
 use super::connect::PendingConnect;
 use super::{Connection, State};
-use crate::access::Subject;
-use crate::auth::{AccessControl, Admitted, AuthReply, TokenSource};
 use crate::lifecycle;
-use crate::peer::{PeerCertificate, PeerIdentity};
+use crate::memory::{Account, MemoryShare};
 use crate::session::Session;
 use crate::shard::Shard;
-use crate::time::Timestamp;
-use crate::user::User;
 
 /// How the identity store keeps a client out.
 pub(super) const BY_STORE: &str = "disabled, removed (`fulmar ctl users remove NAME --forget` ends that), or with another client identifier";
+
+/// An exchange that waits for the client's last message, and the memory that is counted for it.
+#[derive(Debug)]
+pub(super) struct ScramExchange {
+    login: ScramLogin,
+    _share: Option<MemoryShare>,
+}
 
 /// A method that this broker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,9 +146,10 @@ impl Connection {
                 let from = TokenSource { peer: self.peer.address, client_id: pending.client_id() };
                 check(shard, data, pending.username(), from)
             }
-            (Method::Scram, Some(login)) => {
+            (Method::Scram, Some(exchange)) => {
                 let access_control = shard.broker().access_control();
-                let finished = access_control.finish_scram(*login, data, self.peer.address.ip());
+                let finished =
+                    access_control.finish_scram(exchange.login, data, self.peer.address.ip());
                 finished.map(|(admitted, end)| {
                     pending.server_final = Some(end);
                     admitted
@@ -151,17 +160,20 @@ impl Connection {
                 // Until CONNACK, the connection has a deadline of its own.
                 let until = self.opened + shard.broker().limits().connect_timeout;
                 match access_control.begin_scram(data, pending.username(), until) {
-                    Ok((mut login, answer)) => {
-                        if !login.count_for(shard.broker().memory.owner(None, self.site())) {
+                    Ok((login, answer)) => {
+                        let owner = shard.broker().memory.owner(None, self.site());
+                        let share = MemoryShare::take(owner, Account::Logins, login.bytes());
+                        let Some(share) = share else {
                             return self.refuse_unknown(shard, pending.client_id());
-                        }
+                        };
                         if auth_bytes(method, &answer) > pending.max_packet_bytes as usize {
                             let most = pending.max_packet_bytes;
                             return self.refuse_within(shard, ReasonCode::PacketTooLarge, most);
                         }
                         // What the limits and the log count a failed login for.
                         pending.username = Some(login.username().into());
-                        pending.scram = Some(Box::new(login));
+                        pending.scram =
+                            Some(Box::new(ScramExchange { login, _share: Some(share) }));
                         self.state = State::Challenged(pending);
                         let reason = ReasonCode::ContinueAuthentication;
                         return self.send_auth(reason, method, Some(&answer));
@@ -244,23 +256,24 @@ impl Connection {
             return Again::Refused;
         };
         let now = shard.now();
-        if let Some(login) = self.rare().scram.take() {
+        if let Some(exchange) = self.rare().scram.take() {
             let (access_control, from) = (shard.broker().access_control(), self.peer.address.ip());
-            let in_time = now <= login.until;
-            let finish = || access_control.finish_scram(*login, data, from).ok();
+            let in_time = now <= exchange.login.until;
+            let finish = || access_control.finish_scram(exchange.login, data, from).ok();
             let finished = in_time.then(finish).flatten();
             return finished
                 .map_or(Again::Refused, |(admitted, end)| Again::Admitted(admitted, Some(end)));
         }
         let until = now + shard.broker().limits().connect_timeout;
         let begun = shard.broker().access_control().begin_scram(data, Some(username), until);
-        let Ok((mut login, answer)) = begun else { return Again::Refused };
+        let Ok((login, answer)) = begun else { return Again::Refused };
         let fits = auth_bytes(method, &answer) <= most;
-        if !fits || !owner.is_none_or(|owner| login.count_for(owner)) {
+        let share = owner.map(|owner| MemoryShare::take(owner, Account::Logins, login.bytes()));
+        if !fits || matches!(share, Some(None)) {
             return Again::Refused;
         }
         let rare = self.rare();
-        rare.scram = Some(Box::new(login));
+        rare.scram = Some(Box::new(ScramExchange { login, _share: share.flatten() }));
         rare.challenged = true;
         Again::Asked(answer)
     }

@@ -3,29 +3,27 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use fulmar_auth::access::{Action, Subject};
+use fulmar_auth::{
+    Admitted, Applicant, AuthReply, Because, CONTROL_PREFIX, Credentials, Decision, ReplyTo,
+    Timestamp, User, WaitingLogin, text_of,
+};
 use fulmar_mqtt::codec::Frame;
 use fulmar_mqtt::packet::{Connack, Connect, LastWill};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{DecodeError, Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
+use fulmar_text::network::site;
 
-use super::auth::{BY_STORE, Exchange, Method};
+use super::auth::{BY_STORE, Exchange, Method, ScramExchange};
 use super::{Connection, State};
-use crate::access::{Action, Subject};
-use crate::auth::{
-    Admitted, Applicant, AuthReply, Because, CONTROL_PREFIX, Credentials, Decision, ReplyTo,
-    ScramLogin, WaitingLogin,
-};
 use crate::bans::BannedSubject;
 use crate::event::BrokerEvent;
 use crate::lifecycle::{self, NotOpened, OpenRequest};
 use crate::limits::Limits;
 use crate::memory::{Account, MemoryShare};
 use crate::peer::TransportKind;
-use crate::rate_limiter;
 use crate::shard::Shard;
-use crate::time::Timestamp;
 use crate::turn::MEMORY_FULL;
-use crate::user::{User, text_of};
 use crate::will::{Testator, Will};
 
 /// Bytes of a CONNACK without properties, the size of a refusal. An AUTH without data is smaller than a CONNACK of
@@ -69,7 +67,7 @@ pub(super) struct PendingConnect {
     /// The client requested enhanced authentication by a method that this broker has.
     pub(super) method: Option<Method>,
     /// SCRAM waits for the client's last message.
-    pub(super) scram: Option<Box<ScramLogin>>,
+    pub(super) scram: Option<Box<ScramExchange>>,
     /// The server's last message of SCRAM, for CONNACK.
     pub(super) server_final: Option<String>,
     /// Another worker's turn still used the session when it was requested.
@@ -197,7 +195,10 @@ impl Connection {
             address: self.peer.address,
         };
         let (at, address, now) = (self.at, self.peer.address.ip(), shard.wall());
-        let reply_to = || ReplyTo::new(broker.mailboxes.clone(), at);
+        let reply_to = || {
+            let mailboxes = broker.mailboxes.clone();
+            ReplyTo::new(move |reply| mailboxes.post(at, BrokerEvent::Authenticated(reply)))
+        };
         let applicant = || Applicant { address, reply_to: reply_to() };
         let decision = broker.access_control().check(&credentials, now, applicant);
         let reply = match decision {
@@ -470,7 +471,7 @@ impl Connection {
     }
 
     pub(super) fn site(&self) -> IpAddr {
-        rate_limiter::site(self.peer.address.ip())
+        site(self.peer.address.ip())
     }
 
     /// Refuses a long CONNECT whose address has no memory left for it.

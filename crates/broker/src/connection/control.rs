@@ -1,12 +1,12 @@
 //! Requests to change the identity store ([`crate::control`]), and their answers.
 
+use fulmar_auth::User;
 use fulmar_mqtt::ReasonCode;
 
 use super::{Connection, State};
 use crate::control::{CONTROL_TOPIC, ControlReply, ControlRequest, RESPONSE_TOPIC};
 use crate::message::MessageParts;
 use crate::shard::Shard;
-use crate::user::User;
 
 impl Connection {
     /// Hands a request on that the rules allow. Returns the publication's reason code: the answer has what came of it.

@@ -3,13 +3,13 @@
 
 use std::collections::VecDeque;
 
+use fulmar_auth::text_of;
 use fulmar_mqtt::packet::Disconnect;
 use fulmar_mqtt::{Properties, ReasonCode, Version};
 
 use super::{Closing, Connection, LostCause, State};
 use crate::lifecycle::{self, Departure};
 use crate::shard::Shard;
-use crate::user::text_of;
 
 impl Connection {
     /// How to close, once everything is written; `None` while the connection goes on.

@@ -25,30 +25,29 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fulmar_auth::{PeerIdentity, Timestamp};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::peek_frame;
 use fulmar_mqtt::session::TopicAliases;
 use fulmar_mqtt::{PacketId, ReasonCode, Version};
 use smallvec::SmallVec;
 
-use crate::auth::ScramLogin;
 use crate::deferred_ops::TurnNumber;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::Attachment;
 use crate::memory::Charge;
-use crate::peer::{Peer, PeerIdentity, StreamKey, Token};
+use crate::peer::{Peer, StreamKey, Token};
 use crate::rate_limiter::Attempt;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::storage::FlowId;
-use crate::time::Timestamp;
 use crate::transports::SharedHere;
 use crate::waiting::{WaitCause, WaitCauses};
 
 pub use pause::grace_after_pause;
 
-use auth::Method;
+use auth::{Method, ScramExchange};
 use connect::{PendingConnect, is_connect};
 use throttle::Throttle;
 
@@ -228,7 +227,7 @@ struct Rare {
     /// It was asked to go on with doing so.
     challenged: bool,
     /// SCRAM waits for its last message.
-    scram: Option<Box<ScramLogin>>,
+    scram: Option<Box<ScramExchange>>,
     /// When what it showed expires, by the system's clock.
     admitted_until: Timestamp,
     /// It is another part of the program that says what the client may do.

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::access::{Action, Subject};
+use fulmar_auth::{CONTROL_PREFIX, Timestamp, User, Vouched, text_of};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::packet::{Disconnect, Publish};
@@ -16,8 +18,6 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode, Versi
 use super::connect::is_connect;
 use super::stall::STALLED;
 use super::{Connection, State, Waiting};
-use crate::access::{Action, Subject};
-use crate::auth::CONTROL_PREFIX;
 use crate::lifecycle::Departure;
 use crate::message::MessageParts;
 use crate::publish_hook::Arrival;
@@ -25,9 +25,7 @@ use crate::retained::RetainedFull;
 use crate::session::{Session, SessionState};
 use crate::shard::Shard;
 use crate::storage::{FlowId, Op};
-use crate::time::Timestamp;
 use crate::turn::Turn;
-use crate::user::{User, Vouched, text_of};
 
 /// Longest topic that a connection remembers as allowed.
 const MAX_REMEMBERED_TOPIC_BYTES: usize = 256;

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use fulmar_auth::Timestamp;
+
 use super::{Connection, State};
 use crate::shard::Shard;
-use crate::time::Timestamp;
 
 /// Deadlines of an event loop that is found this late were missed in a pause.
 const LATE: Duration = Duration::from_millis(250);

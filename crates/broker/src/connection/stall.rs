@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::Timestamp;
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::packet::{Connack, Publish};
@@ -15,7 +16,6 @@ use crate::lifecycle::Departure;
 use crate::peer::StreamKey;
 use crate::session::Session;
 use crate::shard::Shard;
-use crate::time::Timestamp;
 
 /// The reason of every refusal because of storage. 0x97 (Quota exceeded) would say that the client has had too much.
 pub(super) const STALLED: ReasonCode = ReasonCode::ImplementationSpecificError;

@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
+use fulmar_auth::access::{Action, Subject};
+use fulmar_auth::text_of;
 use fulmar_mqtt::packet::{FilterList, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe};
 use fulmar_mqtt::topic::{Subscription, TopicError};
 use fulmar_mqtt::{Properties, ReasonCode, Version};
+use fulmar_text::network::site;
 
 use super::stall::STALLED;
 use super::{Connection, Waiting};
-use crate::access::{Action, Subject};
-use crate::rate_limiter;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::subscribe::Request;
-use crate::user::text_of;
 
 /// Maximum number of filters accepted in one SUBSCRIBE or UNSUBSCRIBE; the packet's size bounds it too.
 const MAX_FILTERS: usize = 10_000;
@@ -41,7 +41,7 @@ impl Connection {
             return;
         }
         let access_control = shard.broker().access_control();
-        let (flow, site) = (self.flow_of(stream_index), rate_limiter::site(self.peer.address.ip()));
+        let (flow, site) = (self.flow_of(stream_index), site(self.peer.address.ip()));
         let before = shard.turn.batch_len();
         let mut codes = Vec::new();
         let mut state = session.lock();

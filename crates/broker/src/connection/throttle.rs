@@ -7,7 +7,7 @@ use super::Connection;
 use crate::bucket::Bucket;
 use crate::limits::{Limits, RatePolicy};
 use crate::shard::Shard;
-use crate::time::Timestamp;
+use fulmar_auth::Timestamp;
 use fulmar_mqtt::ReasonCode;
 
 #[derive(Debug)]

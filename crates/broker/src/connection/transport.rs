@@ -4,12 +4,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use fulmar_auth::User;
+
 use super::Connection;
 use crate::peer::TransportStats;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::transports::{Here, SharedHere};
-use crate::user::User;
 
 impl Connection {
     /// Sets the path statistics. The transport calls this every few seconds while the connection is in use, and before

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Extension, State};
 use axum::http::StatusCode;
-use fulmar_http::{PasswordLogin, network_of as network};
+use fulmar_http::PasswordLogin;
+use fulmar_text::network::site as network;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;

@@ -13,7 +13,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use fulmar_broker::network_of as site;
+use fulmar_text::network::site;
 use quinn_proto::ConnectionId;
 
 use super::peek::{self, First};

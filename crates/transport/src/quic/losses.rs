@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmar_broker::network_of as site;
+use fulmar_text::network::site;
 use parking_lot::Mutex;
 
 /// Networks remembered, at most; beyond that, the one of which nothing was learned for longest is forgotten.

@@ -18,9 +18,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use fulmar_broker::{ListenerPolicy, Peer, PeerIdentity, TransportKind, network_of};
+use fulmar_broker::{ListenerPolicy, Peer, PeerIdentity, TransportKind};
 use fulmar_certs::random;
 use fulmar_coap::{Server, Trust};
+use fulmar_text::network::site;
 use tokio::sync::{Notify, mpsc};
 
 use self::broker_connection::{BrokerEvent, InFlight};
@@ -287,7 +288,7 @@ impl Service {
             match outcome {
                 Outcome::Opened(address, who) => {
                     tracing::debug!(peer = %address, user = who.as_ref().map(|who| who.user().text()), "coaps session");
-                    let named = who.map(|who| (who, network_of(address.peer.ip())));
+                    let named = who.map(|who| (who, site(address.peer.ip())));
                     let sharing = Sharing { listener: address.listener, named };
                     self.enter(sharing.clone(), address.peer);
                     self.sessions.insert(address, sharing);

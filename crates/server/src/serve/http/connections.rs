@@ -9,8 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::{ConnectInfo, Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use fulmar_broker::{ClientConnection, network_of};
+use fulmar_broker::ClientConnection;
 use fulmar_http::AnswerSpace;
+use fulmar_text::network::site;
 use serde::Serialize;
 
 use super::Operated;
@@ -49,7 +50,7 @@ pub(super) async fn list(
 /// Counts an answer until it is taken, for the client's network.
 fn counted(answers: &AnswerSpace, peer: IpAddr, answer: Response) -> Response {
     // No account of the APIs has such a name.
-    let counted = answers.count(&format!("http:{}", network_of(peer)), answer);
+    let counted = answers.count(&format!("http:{}", site(peer)), answer);
     counted.unwrap_or_else(|refused| {
         let retry = [(header::RETRY_AFTER, "1")];
         (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{refused}\n")).into_response()

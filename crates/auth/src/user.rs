@@ -67,7 +67,7 @@ impl User {
         }
     }
 
-    /// An external user; `None` without a name. Only for [`crate::auth::ExternalUsers`].
+    /// An external user; `None` without a name. Only for [`crate::ExternalUsers`].
     #[must_use]
     pub fn external(name: &str) -> Option<User> {
         (!name.is_empty()).then(|| User(format!("{PREFIX}{name}").into()))
@@ -112,7 +112,7 @@ impl User {
     }
 
     /// Whether this is the program itself.
-    pub(crate) fn is_program(user: Option<&User>) -> bool {
+    pub fn is_program(user: Option<&User>) -> bool {
         user.is_some_and(|user| user.vouched() == Vouched::Program)
     }
 }
@@ -124,7 +124,7 @@ impl fmt::Debug for User {
 }
 
 /// The text of a user, if there is one: for logs and storage.
-pub(crate) fn text_of(user: Option<&User>) -> Option<&str> {
+pub fn text_of(user: Option<&User>) -> Option<&str> {
     user.map(User::text)
 }
 

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::{digest, pbkdf2};
 
-use super::argon2_memory::Argon2Memory;
+use crate::argon2_memory::Argon2Memory;
 
 /// Most iterations of PBKDF2 in a password file: about a second of a processor for each login. mosquitto's default is
 /// 101, OWASP's advice 210,000.
@@ -23,7 +23,7 @@ const MAX_SALT_BYTES: usize = 256;
 
 /// A parsed hash.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum StoredHash {
+pub(crate) enum StoredHash {
     /// In PHC string format.
     Argon2(String),
     /// `$7$`.
@@ -34,7 +34,7 @@ pub(super) enum StoredHash {
 
 /// A salt, and the result.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Salted {
+pub(crate) struct Salted {
     salt: Box<[u8]>,
     hash: Box<[u8]>,
 }
@@ -67,7 +67,7 @@ pub fn verify_password(hash: &str, password: &[u8]) -> bool {
 }
 
 impl StoredHash {
-    pub(super) fn parse(text: &str) -> Result<StoredHash, HashError> {
+    pub(crate) fn parse(text: &str) -> Result<StoredHash, HashError> {
         if let Some(rest) = text.strip_prefix("$7$") {
             let (iterations, rest) = rest.split_once('$').ok_or(HashError::Form)?;
             let iterations: NonZeroU32 = iterations.parse().map_err(|_| HashError::Form)?;
@@ -84,7 +84,7 @@ impl StoredHash {
     }
 
     /// As the file or the store has it.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let salted = |Salted { salt, hash }: &Salted| {
             format!("{}${}", STANDARD.encode(salt), STANDARD.encode(hash))
         };
@@ -98,12 +98,12 @@ impl StoredHash {
     }
 
     /// Whether it is to be replaced by argon2.
-    pub(super) fn is_outdated(&self) -> bool {
+    pub(crate) fn is_outdated(&self) -> bool {
         !matches!(self, StoredHash::Argon2(_))
     }
 
     /// Whether this is the password's hash; argon2 uses `memory`.
-    pub(super) fn matches(&self, password: &[u8], memory: &mut Argon2Memory) -> bool {
+    pub(crate) fn matches(&self, password: &[u8], memory: &mut Argon2Memory) -> bool {
         match self {
             StoredHash::Argon2(text) => memory.matches(password, text),
             StoredHash::Pbkdf2 { iterations, salted: Salted { salt, hash } } => {

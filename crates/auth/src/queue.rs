@@ -19,9 +19,9 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::recent_set::RecentSet;
-use super::sketch::Sketch;
-use crate::rate_limiter::site;
+use crate::recent_set::RecentSet;
+use crate::sketch::Sketch;
+use fulmar_text::network::site;
 
 /// Waiting logins.
 const MAX_WAITING: usize = 512;
@@ -241,7 +241,7 @@ impl<T> LoginQueue<T> {
     }
 
     /// All waiting logins, unordered.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.waiting.drain(..).map(|waiting| waiting.login)
     }
 
@@ -261,14 +261,14 @@ impl<T> LoginQueue<T> {
 
     /// Whether a guess may be checked that cannot wait: also beyond the limit, if hardly any login from the wider network
     /// was wrong.
-    pub(super) fn may_guess(&self, user: &str, address: IpAddr, now: Instant) -> bool {
+    pub(crate) fn may_guess(&self, user: &str, address: IpAddr, now: Instant) -> bool {
         let claim = self.standing.claim(user, address);
         self.standing.may_try(&claim, now)
             || self.standing.attempts.get(claim.wide, now) < MAX_CLEAN
     }
 
     /// Counts a wrong guess that had no place here.
-    pub(super) fn guessed(&mut self, user: &str, address: IpAddr, now: Instant) {
+    pub(crate) fn guessed(&mut self, user: &str, address: IpAddr, now: Instant) {
         let claim = self.standing.claim(user, address);
         self.standing.count(&claim, 1.0, now);
         self.standing.guesses.add(claim.name, 1.0, now);
@@ -305,7 +305,7 @@ impl<T> LoginQueue<T> {
     }
 
     /// Takes over from the queue that this one replaces what is known of names and networks.
-    pub(super) fn inherit(&mut self, before: &LoginQueue<T>) {
+    pub(crate) fn inherit(&mut self, before: &LoginQueue<T>) {
         self.standing = before.standing.clone();
     }
 

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// Time in which a sum falls to half of it.
-pub(super) const HALF_LIFE: Duration = Duration::from_secs(20);
+pub(crate) const HALF_LIFE: Duration = Duration::from_secs(20);
 
 /// Cells of a row; 8 bytes each. At 2,000 keys per second, each key's sum is too large by one on average.
 const CELLS: usize = 1 << 16;
@@ -16,7 +16,7 @@ const ROWS: usize = 2;
 const TICK_MS: u128 = 64;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sketch {
+pub(crate) struct Sketch {
     /// Sum and time of each cell; empty until the first addition.
     cells: Vec<u64>,
     begin: Option<Instant>,
@@ -24,7 +24,7 @@ pub(super) struct Sketch {
 
 impl Sketch {
     /// The sum of a key, which is a keyed hash.
-    pub(super) fn get(&self, key: u64, now: Instant) -> f32 {
+    pub(crate) fn get(&self, key: u64, now: Instant) -> f32 {
         let tick = self.tick(now);
         places(key)
             .map(|place| self.cells.get(place).map_or(0.0, |cell| decayed(*cell, tick)))
@@ -33,7 +33,7 @@ impl Sketch {
     }
 
     /// Adds to the sum of a key; what was added in error can be subtracted.
-    pub(super) fn add(&mut self, key: u64, amount: f32, now: Instant) {
+    pub(crate) fn add(&mut self, key: u64, amount: f32, now: Instant) {
         self.begin.get_or_insert(now);
         if self.cells.is_empty() {
             // Zeroes from the kernel take no memory until they are used.

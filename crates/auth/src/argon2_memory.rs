@@ -13,13 +13,13 @@ const KEPT_BLOCKS: usize = Params::DEFAULT_M_COST as usize;
 
 /// The memory of one thread.
 #[derive(Debug, Default)]
-pub(super) struct Argon2Memory {
+pub(crate) struct Argon2Memory {
     blocks: Vec<Block>,
 }
 
 impl Argon2Memory {
     /// Whether this password has this hash, in PHC string format.
-    pub(super) fn matches(&mut self, password: &[u8], hash: &str) -> bool {
+    pub(crate) fn matches(&mut self, password: &[u8], hash: &str) -> bool {
         let matches = self.verify(password, hash).unwrap_or(false);
         if self.blocks.len() > KEPT_BLOCKS {
             self.release();
@@ -50,12 +50,12 @@ impl Argon2Memory {
     }
 
     /// Whether there is something to release.
-    pub(super) fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         !self.blocks.is_empty()
     }
 
     /// Returns the memory.
-    pub(super) fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.blocks = Vec::new();
     }
 }

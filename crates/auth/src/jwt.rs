@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Deserializer};
 
-use super::admitted::Admitted;
-use super::jws::{Jwk, Key, KeyError, Token};
+use crate::admitted::Admitted;
+use crate::jws::{Jwk, Key, KeyError, Token};
 use crate::time::Timestamp;
 use crate::user::{User, UserNameError};
 
@@ -280,7 +280,7 @@ pub(crate) fn looks_like_token(password: &[u8]) -> Option<&str> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::auth::jws::hs256;
+    use crate::jws::hs256;
     use base64::Engine as _;
     use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use serde_json::json;

@@ -8,19 +8,20 @@ use crate::access::EXTERNAL_TOPICS;
 
 /// The topics that have no rules, as of one generation of [`super::AccessControl`].
 #[derive(Debug, Default)]
-pub(crate) struct OpenTopics {
+pub struct OpenTopics {
     /// Of the rules; 0 is before the first.
-    pub(crate) generation: u64,
-    pub(super) open: bool,
+    pub generation: u64,
+    pub(crate) open: bool,
     /// External users' topics are theirs.
-    pub(super) apart: bool,
+    pub(crate) apart: bool,
     /// May come to use at any time.
-    pub(super) identities: Option<Arc<IdentityTable>>,
+    pub(crate) identities: Option<Arc<IdentityTable>>,
 }
 
 impl OpenTopics {
+    /// True if this topic is one of them.
     #[inline]
-    pub(crate) fn contain(&self, topic: &str) -> bool {
+    pub fn contain(&self, topic: &str) -> bool {
         let apart = self.apart && topic.starts_with(EXTERNAL_TOPICS);
         let stored = || self.identities.as_ref().is_some_and(|table| table.is_in_use());
         self.open && !topic.starts_with('$') && !apart && !stored()

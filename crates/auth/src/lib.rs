@@ -4,6 +4,9 @@
 //! what the listener says of anonymous clients. Checking a password costs tens of milliseconds on
 //! purpose, so it happens on threads of its own and the answer comes as an event.
 
+#![forbid(unsafe_code)]
+
+pub mod access;
 mod admitted;
 mod argon2_memory;
 mod because;
@@ -15,6 +18,7 @@ mod jwt;
 mod login_hook;
 mod open_topics;
 mod password;
+mod peer_identity;
 mod queue;
 mod recent_set;
 mod reply_to;
@@ -23,8 +27,11 @@ mod rights;
 #[cfg(test)]
 mod rights_tests;
 mod scram;
+mod session_owner;
 mod sketch;
 mod stored_hash;
+mod time;
+mod user;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,30 +44,31 @@ pub use admitted::{Admitted, AuthReply};
 pub use because::Because;
 pub use decision::{Decision, WaitingLogin};
 pub use external_users::{ExternalUsers, Login};
-pub(crate) use identities::CONTROL_PREFIX;
+pub use identities::CONTROL_PREFIX;
 pub use identities::{
     DefaultAccess, Identity, IdentityChanges, IdentityTable, RoleRules, TopicRule,
 };
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub use login_hook::{HookLogin, LoginHook};
-pub(crate) use open_topics::OpenTopics;
+pub use open_topics::OpenTopics;
 pub use password::{
     Applicant, HashReplacements, MAX_PASSWORD_BYTES, PasswordError, PasswordFile, hash_password,
 };
+pub use peer_identity::{PeerCertificate, PeerIdentity};
 pub use queue::{LoginQueue, NextLogin, QueueId, Ticket};
 pub use reply_to::ReplyTo;
 pub use right_logins::RightLogins;
-pub(crate) use scram::ScramLogin;
+pub use scram::ScramLogin;
+pub use session_owner::SessionOwner;
 pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
 
 use self::rights::{Rights, StoredRights, Verdict, is_by_default};
+pub use time::Timestamp;
+pub use user::{MAX_USER_NAME_BYTES, User, UserNameError, Vouched, text_of};
+
 pub use crate::access::EXTERNAL_TOPICS;
 use crate::access::{AccessRules, Action, Subject};
-use crate::owner::SessionOwner;
-use crate::peer::PeerIdentity;
-use crate::time::Timestamp;
-use crate::user::{User, Vouched};
 
 /// Authentication and access rules of a broker.
 #[derive(Debug, Default)]
@@ -84,15 +92,19 @@ pub struct AccessControl {
 }
 
 /// What a client presents.
-pub(crate) struct Credentials<'a> {
-    pub(crate) username: Option<&'a str>,
-    pub(crate) password: Option<&'a [u8]>,
+pub struct Credentials<'a> {
+    /// The user name of its CONNECT.
+    pub username: Option<&'a str>,
+    /// The password of its CONNECT.
+    pub password: Option<&'a [u8]>,
     /// The name by which the transport has authenticated it.
-    pub(crate) identity: Option<&'a PeerIdentity>,
-    pub(crate) allow_anonymous: bool,
-    pub(crate) client_id: &'a str,
-    /// Where it comes from.
-    pub(crate) address: SocketAddr,
+    pub identity: Option<&'a PeerIdentity>,
+    /// True if its listener accepts clients without credentials.
+    pub allow_anonymous: bool,
+    /// The client identifier.
+    pub client_id: &'a str,
+    /// The address from which it comes.
+    pub address: SocketAddr,
 }
 
 impl<'a> Credentials<'a> {
@@ -106,14 +118,16 @@ fulmar_text::opaque_debug!(Credentials<'_> { username });
 
 /// The client that presents a token, for the log.
 #[derive(Clone, Copy)]
-pub(crate) struct TokenSource<'a> {
-    pub(crate) peer: SocketAddr,
-    pub(crate) client_id: &'a str,
+pub struct TokenSource<'a> {
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// The client identifier.
+    pub client_id: &'a str,
 }
 
 impl AccessControl {
     /// Decides at once, or says that the reply will come as an event. `applicant` is asked for only then.
-    pub(crate) fn check(
+    pub fn check(
         &self,
         credentials: &Credentials<'_>,
         now: Timestamp,
@@ -218,7 +232,7 @@ impl AccessControl {
 
     /// Decides on a token that came as the data of enhanced authentication; a user name given
     /// beside it must be the token's.
-    pub(crate) fn check_token(
+    pub fn check_token(
         &self,
         token: &[u8],
         username: Option<&str>,
@@ -252,14 +266,14 @@ impl AccessControl {
     }
 
     /// Whether a user name that nobody knows is a label where anonymous clients may connect.
-    pub(crate) fn admits_unknown_names(&self) -> bool {
+    pub fn admits_unknown_names(&self) -> bool {
         let passwords = self.passwords.as_ref();
         self.hook.is_none()
             && !passwords.is_some_and(|passwords| passwords.requires_login(None, true))
     }
 
     /// Whether an external user has this name, and nobody else.
-    pub(crate) fn only_external(&self, name: &str) -> bool {
+    pub fn only_external(&self, name: &str) -> bool {
         !self.has_password(name) && self.has_external(name)
     }
 
@@ -272,13 +286,13 @@ impl AccessControl {
     }
 
     /// True if the password file, the store of identities or the platform has a user of this name.
-    pub(crate) fn knows_user(&self, name: &str) -> bool {
+    pub fn knows_user(&self, name: &str) -> bool {
         self.has_password(name) || self.has_external(name)
     }
 
     /// Takes over from `before`, which this one replaces, what is not configured: the external users and the successful
     /// logins.
-    pub(crate) fn inherit(&mut self, before: &AccessControl) {
+    pub fn inherit(&mut self, before: &AccessControl) {
         self.external_users = self.external_users.take().or_else(|| before.external_users.clone());
         self.identities = self.identities.take().or_else(|| before.identities.clone());
         self.hook = self.hook.take().or_else(|| before.hook.clone());
@@ -288,7 +302,7 @@ impl AccessControl {
     }
 
     /// Whether the credential has not been revoked.
-    pub(crate) fn is_good(&self, credential: &str) -> bool {
+    pub fn is_good(&self, credential: &str) -> bool {
         if let Some(good) = self.identities.as_ref().and_then(|table| table.is_good(credential)) {
             return good;
         }
@@ -301,7 +315,7 @@ impl AccessControl {
     }
 
     /// Whether the client is an external user or one of the identity store, and has a subscription it might not make now.
-    pub(crate) fn has_outgrown<'f>(
+    pub fn has_outgrown<'f>(
         &self,
         subject: Subject<'_>,
         mut filters: impl Iterator<Item = &'f str>,
@@ -318,7 +332,7 @@ impl AccessControl {
     }
 
     /// To which topics everybody may publish, so that nothing need be looked up.
-    pub(crate) fn open_topics(&self, generation: u64) -> OpenTopics {
+    pub fn open_topics(&self, generation: u64) -> OpenTopics {
         OpenTopics {
             generation,
             open: self.rules.is_open() && self.hook.is_none(),
@@ -328,24 +342,24 @@ impl AccessControl {
     }
 
     /// Whether the identity store keeps this client from connecting, however it was authenticated.
-    pub(crate) fn refuses(&self, subject: Subject<'_>) -> bool {
+    pub fn refuses(&self, subject: Subject<'_>) -> bool {
         self.identities.as_ref().is_some_and(|table| table.refuses(subject))
     }
 
     /// The credential, which can be revoked, of a user that the identity store has.
-    pub(crate) fn stored_credential(&self, subject: Subject<'_>) -> Option<Box<str>> {
+    pub fn stored_credential(&self, subject: Subject<'_>) -> Option<Box<str>> {
         self.identities.as_ref()?.credential(subject.name()?)
     }
 
     /// Whether the client may end a subscription: only the identity store has rules for this.
-    pub(crate) fn may_unsubscribe(&self, subject: Subject<'_>, filter: &str) -> bool {
+    pub fn may_unsubscribe(&self, subject: Subject<'_>, filter: &str) -> bool {
         let table = self.identities.as_ref();
         table.and_then(|table| table.may_unsubscribe(subject, filter)).unwrap_or(true)
     }
 
     /// Whether some receiver of `topic` might not be allowed to have it, so that each one's rights must
     /// be looked at.
-    pub(crate) fn guards(&self, topic: &str) -> bool {
+    pub fn guards(&self, topic: &str) -> bool {
         self.hook.is_some()
             || !is_by_default(topic, self.external_users.is_some())
             || self.rules.guards(topic)
@@ -354,7 +368,7 @@ impl AccessControl {
 
     /// Whether the will that a client has left may be published to `topic`. `by_login`: rules allowed it that came with the
     /// client's login and are forgotten at a restart. They count until a login brings others.
-    pub(crate) fn may_leave(&self, subject: Subject<'_>, topic: &str, by_login: bool) -> bool {
+    pub fn may_leave(&self, subject: Subject<'_>, topic: &str, by_login: bool) -> bool {
         let (allowed, because) = self.explain(subject, Action::Publish, topic);
         let is_operators =
             matches!(because, Because::Rule(_) | Because::Default | Because::NoRules);
@@ -369,17 +383,12 @@ impl AccessControl {
 
     /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there with a
     /// subscription: the rules may have changed since it subscribed, or deny only a part of what it subscribed to.
-    pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+    pub fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
         self.explain(subject, action, topic).0
     }
 
     /// The same, with what decides.
-    pub(crate) fn explain(
-        &self,
-        subject: Subject<'_>,
-        action: Action,
-        topic: &str,
-    ) -> (bool, Because) {
+    pub fn explain(&self, subject: Subject<'_>, action: Action, topic: &str) -> (bool, Because) {
         match self.decide(subject, action, topic) {
             Verdict::Allowed(because) => (true, because),
             Verdict::Denied(because) => (false, because),

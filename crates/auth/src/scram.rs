@@ -5,38 +5,36 @@
 //! Guesses count as those by password do.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use fulmar_mqtt::ReasonCode;
 use fulmar_scram::{ClientFirst, ScramError, ServerExchange};
 
 use super::AccessControl;
-use super::admitted::Admitted;
-use super::identities::credential;
-use crate::memory::{Account, MemoryOwner, MemoryShare};
+use crate::admitted::Admitted;
+use crate::identities::credential;
 use crate::time::Timestamp;
 
 /// An exchange that waits for the client's last message.
 #[derive(Debug)]
-pub(crate) struct ScramLogin {
+pub struct ScramLogin {
     exchange: ServerExchange,
     /// Of the client's password.
     revision: Option<u64>,
     /// When the last message must have come.
-    pub(crate) until: Timestamp,
-    /// What it takes.
-    pub(crate) memory: Option<MemoryShare>,
+    pub until: Timestamp,
 }
 
 impl ScramLogin {
-    pub(crate) fn username(&self) -> &str {
+    /// The user name in the client's first message.
+    #[must_use]
+    pub fn username(&self) -> &str {
         self.exchange.username()
     }
 
-    /// Counts what it takes for this owner until it ends. False if the owner has no room for that.
-    pub(crate) fn count_for(&mut self, owner: Arc<MemoryOwner>) -> bool {
-        self.memory = MemoryShare::take(owner, Account::Logins, self.exchange.bytes());
-        self.memory.is_some()
+    /// Number of bytes that it takes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.exchange.bytes()
     }
 
     /// Checks the client's last message; returns the server's last one.
@@ -53,7 +51,7 @@ impl ScramLogin {
 
 impl AccessControl {
     /// Begins an exchange; returns the server's first message. A user name given beside it must be the same.
-    pub(crate) fn begin_scram(
+    pub fn begin_scram(
         &self,
         message: &[u8],
         username: Option<&str>,
@@ -71,11 +69,11 @@ impl AccessControl {
         let (verifier, revision) = stored.unzip();
         let begun = ServerExchange::begin(&first, verifier.as_deref(), &decoy);
         let (exchange, answer) = begun.map_err(|error| refused(error, username, true))?;
-        Ok((ScramLogin { exchange, revision, until, memory: None }, answer))
+        Ok((ScramLogin { exchange, revision, until }, answer))
     }
 
     /// Checks the last message of a client at this address; returns the server's last one.
-    pub(crate) fn finish_scram(
+    pub fn finish_scram(
         &self,
         login: ScramLogin,
         message: &[u8],

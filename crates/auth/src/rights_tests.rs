@@ -9,12 +9,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::identities::{
-    DefaultAccess, Identity, IdentityChanges, IdentityTable, RoleRules, TopicRule,
-};
-use super::rights::{Rights, StoredRights, Verdict};
 use super::{AccessControl, Because};
 use crate::access::{AccessRules, Action, Rule, Subject, Who};
+use crate::identities::{
+    DefaultAccess, Identity, IdentityChanges, IdentityTable, RoleRules, TopicRule,
+};
+use crate::rights::{Rights, StoredRights, Verdict};
 use crate::user::User;
 
 const ACTIONS: [Action; 3] = [Action::Publish, Action::Subscribe, Action::Receive];

@@ -59,7 +59,7 @@ impl RightLogins {
     }
 
     /// Takes over what another one remembers.
-    pub(super) fn inherit(&self, before: &RightLogins) {
+    pub(crate) fn inherit(&self, before: &RightLogins) {
         let before = before.0.lock().clone();
         *self.0.lock() = before;
     }

@@ -47,7 +47,7 @@ pub enum KeyError {
 }
 
 /// What checks signatures; its kind fixes the algorithm.
-pub(super) enum Key {
+pub(crate) enum Key {
     Hs256(hmac::Key),
     /// In DER (RFC 8017 appendix A.1.1).
     Rs256(Vec<u8>),
@@ -59,16 +59,16 @@ pub(super) enum Key {
 
 /// What a token says of itself (RFC 7515 section 4.1).
 #[derive(Deserialize)]
-pub(super) struct Header {
-    pub(super) alg: String,
-    pub(super) kid: Option<String>,
+pub(crate) struct Header {
+    pub(crate) alg: String,
+    pub(crate) kid: Option<String>,
     /// Extensions that must be understood; none is.
     crit: Option<IgnoredAny>,
 }
 
 /// A token, taken apart.
-pub(super) struct Token<'a> {
-    pub(super) header: Header,
+pub(crate) struct Token<'a> {
+    pub(crate) header: Header,
     /// The signature is of this.
     signed: &'a str,
     claims: &'a str,
@@ -77,9 +77,9 @@ pub(super) struct Token<'a> {
 
 /// A key of a set (RFC 7517 section 4, RFC 7518 section 6, RFC 8037 section 2).
 #[derive(Deserialize)]
-pub(super) struct Jwk {
+pub(crate) struct Jwk {
     kty: String,
-    pub(super) kid: Option<String>,
+    pub(crate) kid: Option<String>,
     alg: Option<String>,
     #[serde(rename = "use")]
     purpose: Option<String>,
@@ -93,7 +93,7 @@ pub(super) struct Jwk {
 
 impl<'a> Token<'a> {
     /// `None` if it is not one: three parts in base64url of which the first is a header.
-    pub(super) fn read(text: &'a str) -> Option<Token<'a>> {
+    pub(crate) fn read(text: &'a str) -> Option<Token<'a>> {
         let (signed, signature) = text.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
         let header: Header = part(header)?;
@@ -101,24 +101,24 @@ impl<'a> Token<'a> {
     }
 
     /// Whether there are extensions that must be understood (RFC 7515 section 4.1.11).
-    pub(super) fn has_extensions(&self) -> bool {
+    pub(crate) fn has_extensions(&self) -> bool {
         self.header.crit.is_some()
     }
 
     /// Whether this key signed it.
-    pub(super) fn is_signed_by(&self, key: &Key) -> bool {
+    pub(crate) fn is_signed_by(&self, key: &Key) -> bool {
         key.algorithm() == self.header.alg && key.signed(self.signed.as_bytes(), &self.signature)
     }
 
     /// What is claimed, which counts only in a token that is signed. `None` if it is something else.
-    pub(super) fn claims<T: DeserializeOwned>(&self) -> Option<T> {
+    pub(crate) fn claims<T: DeserializeOwned>(&self) -> Option<T> {
         part(self.claims)
     }
 }
 
 impl Key {
     /// For HS256.
-    pub(super) fn secret(secret: &[u8]) -> Result<Key, KeyError> {
+    pub(crate) fn secret(secret: &[u8]) -> Result<Key, KeyError> {
         if secret.len() < MIN_SECRET_BYTES {
             return Err(KeyError::Short);
         }
@@ -126,12 +126,12 @@ impl Key {
     }
 
     /// Whether who has it can make tokens.
-    pub(super) fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         matches!(self, Key::Hs256(_))
     }
 
     /// For RS256: a public key in PEM, in the form of any key, in RSA's own or in a certificate.
-    pub(super) fn rsa(pem: &[u8]) -> Result<Key, KeyError> {
+    pub(crate) fn rsa(pem: &[u8]) -> Result<Key, KeyError> {
         public_key(pem, |found| match found {
             Found::Rsa(key) => Some(Key::Rs256(key.to_vec())),
             Found::Any(info) if info.algorithm.algorithm == OID_PKCS1_RSAENCRYPTION => {
@@ -142,7 +142,7 @@ impl Key {
     }
 
     /// For ES256: a public key of P-256 in PEM, or a certificate.
-    pub(super) fn p256(pem: &[u8]) -> Result<Key, KeyError> {
+    pub(crate) fn p256(pem: &[u8]) -> Result<Key, KeyError> {
         public_key(pem, |found| {
             let Found::Any(info) = found else { return None };
             let curve = info.algorithm.parameters.as_ref()?.as_oid().ok()?;
@@ -154,7 +154,7 @@ impl Key {
     }
 
     /// For EdDSA: a public key of Ed25519 in PEM, or a certificate.
-    pub(super) fn ed25519(pem: &[u8]) -> Result<Key, KeyError> {
+    pub(crate) fn ed25519(pem: &[u8]) -> Result<Key, KeyError> {
         public_key(pem, |found| {
             let Found::Any(info) = found else { return None };
             let key = info.subject_public_key.data.as_ref().try_into().ok()?;
@@ -163,7 +163,7 @@ impl Key {
     }
 
     /// The algorithm (RFC 7518 section 3.1) that this key is for, and no other.
-    pub(super) fn algorithm(&self) -> &'static str {
+    pub(crate) fn algorithm(&self) -> &'static str {
         match self {
             Key::Hs256(_) => "HS256",
             Key::Rs256(_) | Key::Rs256Parts(_) => "RS256",
@@ -189,7 +189,7 @@ impl Key {
 
 impl Jwk {
     /// `None` if it is for something else: another purpose, algorithm or curve.
-    pub(super) fn key(&self) -> Option<Result<Key, KeyError>> {
+    pub(crate) fn key(&self) -> Option<Result<Key, KeyError>> {
         if self.purpose.as_ref().is_some_and(|purpose| purpose != "sig") {
             return None;
         }
@@ -267,7 +267,7 @@ fn part<T: DeserializeOwned>(base64url: &str) -> Option<T> {
 
 /// A token as an issuer with a shared secret makes it, for tests.
 #[cfg(test)]
-pub(super) fn hs256(
+pub(crate) fn hs256(
     header: &serde_json::Value,
     claims: &serde_json::Value,
     secret: &[u8],

@@ -23,15 +23,15 @@ use fulmar_mqtt::ReasonCode;
 use parking_lot::{Condvar, Mutex};
 use ring::digest::{SHA256, digest};
 
-use super::admitted::{Admitted, AuthReply};
-use super::argon2_memory::Argon2Memory;
-use super::decision::{Decision, WaitingLogin};
-use super::identities::{IdentityTable, credential};
-use super::queue::{LoginQueue, NextLogin};
-use super::recent_set::RecentSet;
-use super::reply_to::ReplyTo;
-use super::right_logins::RightLogins;
-use super::stored_hash::{HashError, StoredHash};
+use crate::admitted::{Admitted, AuthReply};
+use crate::argon2_memory::Argon2Memory;
+use crate::decision::{Decision, WaitingLogin};
+use crate::identities::{IdentityTable, credential};
+use crate::queue::{LoginQueue, NextLogin};
+use crate::recent_set::RecentSet;
+use crate::reply_to::ReplyTo;
+use crate::right_logins::RightLogins;
+use crate::stored_hash::{HashError, StoredHash};
 use crate::user::{User, UserNameError};
 
 /// Threads that hash, in 19 MiB each ([`super::argon2_memory`]).
@@ -237,14 +237,14 @@ impl PasswordFile {
     }
 
     /// Whether a client with this user name has to log in, because the operator has named those who may.
-    pub(super) fn requires_login(&self, username: Option<&str>, allow_anonymous: bool) -> bool {
+    pub(crate) fn requires_login(&self, username: Option<&str>, allow_anonymous: bool) -> bool {
         let identities = self.desk.checker.identities.get();
         self.is_file
             || identities.is_some_and(|table| table.requires_login(username, allow_anonymous))
     }
 
     /// The hash in a user's line.
-    pub(crate) fn hash_in_file(&self, user: &str) -> Option<&str> {
+    pub fn hash_in_file(&self, user: &str) -> Option<&str> {
         self.desk.checker.users.get(user).map(|line| &*line.text)
     }
 
@@ -300,18 +300,18 @@ impl PasswordFile {
     }
 
     /// Whether the identity store or the file has a user of this name.
-    pub(super) fn knows(&self, user: &str) -> bool {
+    pub(crate) fn knows(&self, user: &str) -> bool {
         let checker = &self.desk.checker;
         checker.is_stored(user) || checker.users.contains_key(user)
     }
 
     /// Whether a guess by SCRAM may be checked, which needs no hash here and therefore no place in the order.
-    pub(super) fn may_guess(&self, user: &str, address: IpAddr) -> bool {
+    pub(crate) fn may_guess(&self, user: &str, address: IpAddr) -> bool {
         self.desk.waiting.lock().queue.may_guess(user, address, Instant::now())
     }
 
     /// Notes a login by SCRAM.
-    pub(super) fn guessed(&self, user: &str, address: IpAddr, right: bool) {
+    pub(crate) fn guessed(&self, user: &str, address: IpAddr, right: bool) {
         let mut waiting = self.desk.waiting.lock();
         if right {
             waiting.queue.trust(user, address);
@@ -329,7 +329,7 @@ impl PasswordFile {
     }
 
     /// Decides at once if this login was right or wrong before, or is too long for either; otherwise later.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         user: User,
         password: &[u8],
@@ -484,7 +484,7 @@ fn file_credential(user: &str, line: &Line) -> Box<str> {
 }
 
 /// Whether the user of a line of the file still has it; `None` if the credential is not one of a file.
-pub(super) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<bool> {
+pub(crate) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<bool> {
     let (_, user) = credential.strip_prefix(FILE_CREDENTIAL)?.split_once(':')?;
     let line = file.and_then(|file| file.desk.checker.users.get(user));
     Some(line.is_some_and(|line| *file_credential(user, line) == *credential))

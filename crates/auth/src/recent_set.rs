@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 /// The elements inserted last, up to a limit.
 #[derive(Clone, Debug)]
-pub(super) struct RecentSet<K> {
+pub(crate) struct RecentSet<K> {
     most: usize,
     /// Each element, and when it was inserted last.
     newest: FxHashMap<K, u64>,
@@ -18,17 +18,17 @@ pub(super) struct RecentSet<K> {
 
 impl<K: Clone + Eq + Hash> RecentSet<K> {
     /// A set of at most `most` elements.
-    pub(super) fn new(most: usize) -> RecentSet<K> {
+    pub(crate) fn new(most: usize) -> RecentSet<K> {
         RecentSet { most, newest: FxHashMap::default(), order: VecDeque::new(), clock: 0 }
     }
 
     /// Whether it was inserted and not yet forgotten.
-    pub(super) fn contains(&self, element: &K) -> bool {
+    pub(crate) fn contains(&self, element: &K) -> bool {
         self.newest.contains_key(element)
     }
 
     /// Inserts it as the newest element.
-    pub(super) fn insert(&mut self, element: K) {
+    pub(crate) fn insert(&mut self, element: K) {
         self.clock += 1;
         self.newest.insert(element.clone(), self.clock);
         self.order.push_back((element, self.clock));

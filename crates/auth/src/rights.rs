@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::because::Because;
-use super::identities::{CONTROL_PREFIX, DefaultAccess, RoleRules};
 use crate::access::{AccessRules, Action, EXTERNAL_TOPICS, Subject, is_own_bridge_state};
+use crate::because::Because;
+use crate::identities::{CONTROL_PREFIX, DefaultAccess, RoleRules};
 use crate::user::Vouched;
 
 /// All that a decision depends on, besides what is to be done.
@@ -50,7 +50,7 @@ impl Verdict {
 
 /// Whether a default reaches a topic. To none of the broker's own topics but its statistics, and not to those that
 /// external users have.
-pub(super) fn is_by_default(topic: &str, external_users: bool) -> bool {
+pub(crate) fn is_by_default(topic: &str, external_users: bool) -> bool {
     match topic.strip_prefix("$SYS") {
         Some(rest) => rest.is_empty() || rest.starts_with('/'),
         None => !(topic.starts_with('$') || external_users && topic.starts_with(EXTERNAL_TOPICS)),

@@ -6,9 +6,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::decision::Decision;
-use super::password::Applicant;
 use crate::access::AccessRules;
+use crate::decision::Decision;
+use crate::password::Applicant;
 use crate::user::User;
 
 /// A login about which the service is asked.

@@ -5,10 +5,10 @@ use std::fmt;
 
 use fulmar_mqtt::ReasonCode;
 
-use super::admitted::Admitted;
-use super::decision::Decision;
-use super::password::Applicant;
 use crate::access::Action;
+use crate::admitted::Admitted;
+use crate::decision::Decision;
+use crate::password::Applicant;
 use crate::time::Timestamp;
 
 /// A login of an external user by password.
@@ -47,7 +47,7 @@ pub trait ExternalUsers: Send + Sync + fmt::Debug {
     }
 
     /// Whether a credential from [`ExternalUsers::admit`] is still valid: asked again for each connection when
-    /// [`crate::Broker::recheck_external_users`] is called.
+    /// the broker's `recheck_external_users` is called.
     fn is_good(&self, credential: &str) -> bool;
 
     /// Whether the external user, by its name, may publish to the topic or subscribe to the filter.

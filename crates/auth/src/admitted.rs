@@ -17,12 +17,12 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    pub(super) fn for_good(user: Option<User>) -> Admitted {
+    pub(crate) fn for_good(user: Option<User>) -> Admitted {
         Admitted { user, until: Timestamp::NEVER, credential: None }
     }
 
     /// One of the operator's users.
-    pub(super) fn named(name: &str) -> Result<Admitted, UserNameError> {
+    pub(crate) fn named(name: &str) -> Result<Admitted, UserNameError> {
         User::named(name).map(|user| Admitted::for_good(Some(user)))
     }
 }

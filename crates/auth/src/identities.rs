@@ -13,16 +13,16 @@ use fulmar_scram::{Verifier, VerifierShape};
 use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::password::HashReplacements;
-use super::rights::StoredRights;
-use super::stored_hash::{HashError, StoredHash};
 use crate::access::{Action, Subject, Wording, anybodys};
+use crate::password::HashReplacements;
+use crate::rights::StoredRights;
+use crate::stored_hash::{HashError, StoredHash};
 
 /// How the credentials of the store's clients begin ([`super::Admitted::credential`]); a number and the user name follow.
 const CREDENTIAL: &str = "identity:";
 
 /// Prefix of topics that nobody has by default.
-pub(crate) const CONTROL_PREFIX: &str = "$CONTROL";
+pub const CONTROL_PREFIX: &str = "$CONTROL";
 
 /// The rules of one role, each list in the order in which it is asked.
 #[derive(Clone, Debug, Default)]
@@ -142,7 +142,7 @@ struct Inner {
 
 impl IdentityTable {
     /// Applies changes; `users` has only those that have changed, the rest is whole. To be followed by
-    /// [`crate::Broker::identities_changed`].
+    /// the broker's `identities_changed`.
     pub fn change(&self, changes: IdentityChanges) {
         let mut inner = self.inner.write();
         for (name, identity) in changes.users {
@@ -170,7 +170,7 @@ impl IdentityTable {
         drop(self.replacements.set(replacements));
     }
 
-    pub(super) fn replacements(&self) -> Option<&Arc<dyn HashReplacements>> {
+    pub(crate) fn replacements(&self) -> Option<&Arc<dyn HashReplacements>> {
         self.replacements.get()
     }
 
@@ -185,7 +185,7 @@ impl IdentityTable {
     }
 
     /// Whether a client with this user name has to log in, where anonymous clients may connect or not.
-    pub(super) fn requires_login(&self, username: Option<&str>, allow_anonymous: bool) -> bool {
+    pub(crate) fn requires_login(&self, username: Option<&str>, allow_anonymous: bool) -> bool {
         if !self.is_in_use() {
             return false;
         }
@@ -197,24 +197,24 @@ impl IdentityTable {
     }
 
     /// The client's hash and revision.
-    pub(super) fn find(&self, username: &str) -> Option<(Option<StoredHash>, u64)> {
+    pub(crate) fn find(&self, username: &str) -> Option<(Option<StoredHash>, u64)> {
         let inner = self.inner.read();
         inner.users.get(username).map(|identity| (identity.hash.clone(), identity.revision))
     }
 
     /// The client's verifier for SCRAM, if it has one, and the revision.
-    pub(super) fn verifier(&self, username: &str) -> Option<(Arc<Verifier>, u64)> {
+    pub(crate) fn verifier(&self, username: &str) -> Option<(Arc<Verifier>, u64)> {
         let inner = self.inner.read();
         let identity = inner.users.get(username)?;
         Some((Arc::clone(identity.verifier.as_ref()?), identity.revision))
     }
 
     /// How many clients have a verifier of each shape.
-    pub(super) fn verifier_shapes(&self) -> BTreeMap<VerifierShape, u32> {
+    pub(crate) fn verifier_shapes(&self) -> BTreeMap<VerifierShape, u32> {
         self.inner.read().shapes.clone()
     }
 
-    pub(super) fn revision(&self, username: &str) -> Option<u64> {
+    pub(crate) fn revision(&self, username: &str) -> Option<u64> {
         self.inner.read().users.get(username).map(|identity| identity.revision)
     }
 
@@ -263,7 +263,7 @@ impl IdentityTable {
     }
 
     /// What the store says about a client, if it is the store's.
-    pub(super) fn with_rights<R>(
+    pub(crate) fn with_rights<R>(
         &self,
         subject: Subject<'_>,
         decide: impl FnOnce(Option<StoredRights<'_>>) -> R,
@@ -308,7 +308,7 @@ impl Inner {
 }
 
 impl DefaultAccess {
-    pub(super) fn get(&self, action: Action) -> bool {
+    pub(crate) fn get(&self, action: Action) -> bool {
         match action {
             Action::Publish => self.publish,
             Action::Receive => self.receive,
@@ -320,7 +320,7 @@ impl DefaultAccess {
 impl RoleRules {
     /// Whether the first rule that matches is about the same text, its number in [`RoleRules::list`], and whether it
     /// allows.
-    pub(super) fn first(
+    pub(crate) fn first(
         &self,
         subject: Subject<'_>,
         action: Action,
@@ -355,7 +355,7 @@ impl TopicRule {
 }
 
 /// The credential of a client that has shown the password of this revision.
-pub(super) fn credential(revision: u64, username: &str) -> Box<str> {
+pub(crate) fn credential(revision: u64, username: &str) -> Box<str> {
     format!("{CREDENTIAL}{revision}:{username}").into()
 }
 
@@ -364,10 +364,10 @@ pub(super) fn credential(revision: u64, username: &str) -> Box<str> {
 mod tests {
     use std::sync::LazyLock;
 
-    use super::super::because::Because;
-    use super::super::rights::{Rights, Verdict};
     use super::*;
     use crate::access::AccessRules;
+    use crate::because::Because;
+    use crate::rights::{Rights, Verdict};
     use crate::user::User;
 
     static ANN_USER: LazyLock<User> = LazyLock::new(|| User::named("ann").unwrap());

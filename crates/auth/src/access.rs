@@ -91,9 +91,11 @@ impl Default for AccessRules {
 
 /// The client a decision is about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
-    pub(crate) user: Option<&'a User>,
-    pub(crate) client_id: &'a str,
+pub struct Subject<'a> {
+    /// The user, if it has one.
+    pub user: Option<&'a User>,
+    /// The client identifier.
+    pub client_id: &'a str,
 }
 
 impl<'a> Subject<'a> {
@@ -103,7 +105,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Returns true for the program and external users, whom the operator's rules are not about.
-    pub(crate) fn is_exempt(self) -> bool {
+    pub fn is_exempt(self) -> bool {
         self.user.is_some_and(|user| user.operators().is_none())
     }
 
@@ -137,7 +139,7 @@ impl AccessRules {
     }
 
     /// Whether every client may do everything, so that nothing need be looked up.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.rules.is_empty() && self.default_allow
     }
 

@@ -1,6 +1,6 @@
 //! The decision about a login, or that it comes later.
 
-use super::admitted::AuthReply;
+use crate::admitted::AuthReply;
 
 /// The decision about a login, or that it comes later.
 #[derive(Debug)]
