@@ -216,6 +216,19 @@ class Check(unittest.TestCase):
             self.assertEqual(script().main(["--check"]), 0, said.getvalue())
 
 
+class Run(unittest.TestCase):
+    def test_an_experiment_that_cannot_be_run_is_named_and_the_others_run(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(studies, "RESULTS", pathlib.Path(folder)), \
+                mock.patch.object(studies, "collect") as collect, mock.patch.object(studies.subprocess, "run") as run:
+            run.side_effect = [mock.Mock(returncode=1), mock.Mock(returncode=0)]
+            runs = [{"name": "bad"}, {"name": "good", "short": ["--repetitions", "1"]}]
+            self.assertEqual(studies.execute(runs, True, "fulmar", "release build", "alone"), ["bad"])
+            collect.assert_called_once_with([runs[1]])
+            self.assertEqual(run.call_args.args[0][-2:], ["--repetitions", "1"])
+            told = json.loads(pathlib.Path(folder, "good.json").read_text(encoding="utf-8"))
+            self.assertEqual(told, {"options": ["--repetitions", "1"], "build": "release build", "note": "alone"})
+
+
 class Collect(unittest.TestCase):
     def test_a_workbook_is_read_by_its_headings(self):
         space = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
