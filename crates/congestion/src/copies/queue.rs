@@ -45,17 +45,15 @@ impl<T> CopyQueue<T> {
         self.waiting.iter().map(|waiting| waiting.at).min()
     }
 
-    /// Sends what is due at `now`. Of copies that are late, the next keeps its distance.
+    /// Sends what is due at `now`, the newest first: behind a datagram and the next one, their copies in the same order
+    /// would all be lost where every second packet is dropped. Of copies that are late, the next keeps its distance.
     pub fn send_due(&mut self, now: Instant, mut send: impl FnMut(&T)) {
-        self.waiting.retain_mut(|waiting| {
-            if waiting.at > now {
-                return true;
-            }
+        for waiting in self.waiting.iter_mut().rev().filter(|waiting| waiting.at <= now) {
             send(&waiting.datagram);
             waiting.at = now + waiting.gap;
             waiting.left -= 1;
-            waiting.left > 0
-        });
+        }
+        self.waiting.retain(|waiting| waiting.left > 0);
     }
 }
 
@@ -84,6 +82,16 @@ mod tests {
             queue.send_due(at, |datagram| sent.push((*datagram, at - now)));
         }
         assert_eq!(sent, [('a', GAP), ('b', GAP * 3 / 2), ('a', GAP * 2)]);
+    }
+
+    #[test]
+    fn copies_of_two_datagrams_in_a_row_begin_with_the_newer_one() {
+        let now = Instant::now();
+        let mut queue = CopyQueue::new(8);
+        ['a', 'b'].iter().for_each(|name| _ = queue.push(now, plan(1), || *name));
+        let mut sent = Vec::new();
+        queue.send_due(now + GAP, |datagram| sent.push(*datagram));
+        assert_eq!(sent, ['b', 'a']);
     }
 
     #[test]
