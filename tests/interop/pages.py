@@ -33,6 +33,7 @@ TYPED = [
       "fulmar sub mqtt://localhost -t 'a/#' -E", "fulmar sub mqtt://localhost -t '$SYS"]),
     ("tests/tests/pages.rs", "docs/firmware.md", ["fulmar cert"]),
     ("tests/tests/pages.rs", "docs/platform.md", ["fulmar twin", "fulmar user"]),
+    ("tests/interop/test_sinks.py", "docs/sinks.md", ["fulmar sink "]),
     ("tests/tests/pages.rs", "docs/lab.md", ["fulmar lab list", "fulmar lab show", "fulmar lab new"]),
     ("tests/tests/pages.rs", "docs/bulk.md",
      ["openssl", "fulmar receive --from 0.0.0.0:6003 --dir", "fulmar send map.zip --to 192.0.2.7"]),

@@ -338,7 +338,7 @@ fn over_https_only_a_service_with_a_certificate_of_the_ca_is_asked() {
         let broker = TestBroker::builder().config(&config).start();
         assert_eq!(code(&broker, "ann", "phone"), expected, "{line}");
         if expected != 0 {
-            broker.wait_for_log("set [auth.http] ca_file to the certificate of the CA");
+            broker.wait_for_log("set ca_file to the certificate of the CA");
         }
     }
 }

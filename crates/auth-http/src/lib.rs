@@ -23,27 +23,21 @@ use fulmar_broker::auth::{
     Ticket, WaitingLogin,
 };
 use fulmar_broker::{Broker, Timestamp, User};
-use fulmar_certs::{files, trust};
+use fulmar_certs::files;
 use fulmar_mqtt::ReasonCode;
 use fulmar_text::metrics::{Kind, Metrics};
 use fulmar_text::network::site;
 use fulmar_transport::Clock;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
-use rustls::ClientConfig;
-use rustls::crypto::ring::default_provider;
 use tokio::sync::{Notify, Semaphore};
 
 use self::answer::Allowed;
 use self::breaker::{Breaker, Throttle};
 use self::known::{Digest, Known};
 use fulmar_config::{AuthHttp, set};
-use fulmar_part::timed_connector::TimedConnector;
+use fulmar_part::http_client::{self, Pool, advised};
 use fulmar_part::{Core, Opening, Part, Source};
 
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
@@ -53,8 +47,6 @@ const MAX_QUESTION_BYTES: usize = 16 * 1024;
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Longest answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-
-type Pool = Client<TimedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// Asks the service.
 #[derive(Debug)]
@@ -178,11 +170,13 @@ impl AuthHook {
         let known = Arc::new(Known::new(settings.cache_s, settings.cache_entries));
         let (counts, breaker) = (Arc::<Counts>::default(), Arc::<Breaker>::default());
         let broker = Arc::<OnceLock<_>>::default();
+        let timeout = Duration::from_millis(settings.timeout_ms.into());
         let service = Service {
-            pool: pool(settings)?,
+            pool: http_client::pool(&settings.url, set(&settings.ca_file), timeout)
+                .context("[auth.http] ca_file")?,
             url: settings.url.parse().context("[auth.http] url")?,
             authorization: authorization(settings)?,
-            timeout: Duration::from_millis(settings.timeout_ms.into()),
+            timeout,
             known: Arc::clone(&known),
             counts: Arc::clone(&counts),
             breaker: Arc::clone(&breaker),
@@ -339,18 +333,6 @@ impl Logins {
 
 fn now_ms() -> u64 {
     Clock::wall().0
-}
-
-fn pool(settings: &AuthHttp) -> anyhow::Result<Pool> {
-    let roots = trust::roots(set(&settings.ca_file), false).context("[auth.http] ca_file")?;
-    let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let connector =
-        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-    let limit = Duration::from_millis(settings.timeout_ms.into());
-    Ok(Client::builder(TokioExecutor::new()).build(TimedConnector::new(connector, limit)))
 }
 
 /// The header with the operator's token.
@@ -532,14 +514,4 @@ enum StatusKind {
     Refusal,
     OddRefusal,
     Failure(FailureOf),
-}
-
-/// The error, and what the operator can do about it.
-fn advised(error: anyhow::Error) -> anyhow::Error {
-    if format!("{error:#}").contains("invalid peer certificate") {
-        return error.context(
-            "its certificate is not trusted: set [auth.http] ca_file to the certificate of the CA that signed it",
-        );
-    }
-    error
 }

@@ -32,10 +32,16 @@ pub trait PublishHook: Send + Sync {
 }
 
 impl PublishHook for Vec<Box<dyn PublishHook>> {
-    /// The properties of all hooks, in their order, behind those that the client has sent.
+    /// The properties of all hooks, in their order, behind those that the client has sent; a hook sees those of the ones
+    /// before it.
     fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
-        let mut stamps = self.iter().filter_map(|hook| hook.stamp(arrival));
-        let first = stamps.next()?;
-        Some(stamps.fold(first, |all, more| [all, more].concat()))
+        self.iter().fold(None, |stamps: Option<Vec<u8>>, hook| {
+            let Some(before) = &stamps else { return hook.stamp(arrival) };
+            let properties = &*[arrival.properties, before].concat();
+            match hook.stamp(&Arrival { properties, ..*arrival }) {
+                Some(more) => Some([before, &*more].concat()),
+                None => stamps,
+            }
+        })
     }
 }

@@ -11,6 +11,7 @@ use super::mqttsn;
 use super::otlp;
 use super::range::{Ranges, within};
 use super::sections::{Challenge, MAX_KEPT_DAYS, set};
+use super::sinks;
 use fulmar_text::Usage;
 
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
@@ -22,6 +23,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     cluster::check(config)?;
     ranges(config)?;
     upstream(config)?;
+    sinks::check(config)?;
     mqttsn::check(&config.mqtt_sn, &config.listeners.mqtt_sn, config.auth.allow_anonymous)?;
     #[cfg(feature = "platform")]
     database(config)?;

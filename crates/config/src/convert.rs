@@ -393,6 +393,7 @@ impl Config {
             .into_iter()
             .chain(lists)
             .chain(self.upstreams().flat_map(Upstream::files))
+            .chain(self.sinks.iter().flat_map(|(name, sink)| sink.files(name)))
             .chain(self.cluster.files());
         files.filter_map(|(key, path)| Some((key, set(path)?)))
     }
@@ -423,7 +424,8 @@ impl Config {
             Some("jwt_key_file") => self.auth.jwt_algorithm == "HS256",
             Some("key") => key != "[tls] key",
             Some(
-                "password_file" | "token_file" | "psk_file" | "headers_file" | "credentials_file",
+                "password_file" | "token_file" | "secret_file" | "psk_file" | "headers_file"
+                | "credentials_file",
             ) => true,
             _ => false,
         }

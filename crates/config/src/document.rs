@@ -12,6 +12,7 @@ use super::sections::{
     Acl, Acme, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server,
     Storage, Sys, Tls,
 };
+use super::sinks::Sink;
 use super::upstream::Upstream;
 
 /// The configuration of a server. `Config::default()` is that of `fulmar serve` without a configuration file.
@@ -40,6 +41,7 @@ pub struct Config {
     pub cluster: Cluster,
     pub upstream: Upstream,
     pub upstreams: BTreeMap<String, Upstream>,
+    pub sinks: BTreeMap<String, Sink>,
     pub log: Log,
     pub lab: Lab,
 }

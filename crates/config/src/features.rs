@@ -4,10 +4,11 @@ use fulmar_text::words;
 use toml::{Table, Value};
 
 /// Each section is named like its feature.
-const SECTIONS: [(&str, bool); 3] = [
+const SECTIONS: [(&str, bool); 4] = [
     ("acme", cfg!(feature = "acme")),
     ("cluster", cfg!(feature = "cluster")),
     ("platform", cfg!(feature = "platform")),
+    ("sinks", cfg!(feature = "sinks")),
 ];
 
 /// The sections whose feature this build does not have.
@@ -32,6 +33,6 @@ pub(crate) fn check(table: &Table, text: &str) -> Result<(), String> {
         "[{section}]: this program was built without the feature `{section}`: leave the section out, or use \
          a build with it"
     );
-    let place = text.find(&format!("[{section}]")).map(|at| words::place(text, at));
+    let place = text.find(&format!("[{section}")).map(|at| words::place(text, at));
     Err(place.map_or(said.clone(), |place| format!("{}:{}: {said}", place.line, place.column)))
 }

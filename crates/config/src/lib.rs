@@ -25,6 +25,8 @@ mod read;
 mod section;
 #[allow(missing_docs, reason = "fulmar.example.toml explains the keys")]
 mod sections;
+#[allow(missing_docs, reason = "fulmar.example.toml explains the keys")]
+mod sinks;
 mod store_part;
 #[allow(missing_docs, reason = "fulmar.example.toml explains the keys")]
 mod upstream;
@@ -41,6 +43,7 @@ pub use otlp::Otlp;
 use read::Source;
 pub use sections::Listeners;
 pub use sections::{Acme, Auth, AuthHttp, CrlExpired, LogFormat, Tls, set};
+pub use sinks::{FieldType, Origin, Payload, Sink, SinkField, SinkKind};
 pub use upstream::Upstream;
 
 impl Config {
@@ -133,7 +136,9 @@ impl Config {
         let database = database.then(|| "[platform] database".to_owned());
         let upstreams = config.upstreams().filter(|upstream| !upstream.password.0.is_empty());
         let upstreams = upstreams.map(|upstream| format!("[{}] password", upstream.section()));
-        upstreams.chain(database).collect()
+        let sinks = config.sinks.iter().filter(|(_, sink)| sink.url.has_password());
+        let sinks = sinks.map(|(name, _)| format!("[sinks.{name}] url"));
+        upstreams.chain(database).chain(sinks).collect()
     }
 }
 
@@ -263,6 +268,24 @@ mod tests {
         let config = load(&text, &[]).unwrap();
         assert!(!config.upstream.up.is_empty() && !config.upstream.down.is_empty());
         assert!(config.upstreams["cloud"].is_on());
+    }
+
+    #[test]
+    #[cfg(feature = "sinks")]
+    fn the_sink_in_the_example_is_valid_and_has_the_defaults() {
+        let section = EXAMPLE.split("\n# [sinks.history]\n").nth(1).unwrap();
+        let lines = section.lines().take_while(|line| !line.is_empty());
+        let text: String = lines.map(|line| format!("{}\n", &line[2..])).collect();
+        let mut config = load(&format!("[sinks.history]\n{text}"), &[]).unwrap();
+        let sink = config.sinks.remove("history").unwrap();
+        let keys = |sink: &Sink| serde_json::to_value(sink).unwrap();
+        let (default, example) = (keys(&Sink::default()), keys(&sink));
+        for (key, value) in default.as_object().unwrap() {
+            let key_at = text.contains(&format!("{key} = ")) || text.contains(&format!(".{key}]"));
+            assert!(key_at, "{key} is not in the example");
+            let is_own = ["kind", "url", "filters", "time", "table", "columns"].contains(&&**key);
+            assert!(is_own || example[key] == *value, "{key}");
+        }
     }
 
     #[test]

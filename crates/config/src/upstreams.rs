@@ -96,7 +96,7 @@ fn no_endless_loop((one, other): (&Upstream, &Upstream)) -> Result<(), Usage> {
     )))
 }
 
-fn is_section_name(name: &str) -> bool {
+pub(crate) fn is_section_name(name: &str) -> bool {
     let known =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
     (1..=32).contains(&name.len()) && name.bytes().all(known)

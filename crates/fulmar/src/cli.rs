@@ -7,7 +7,7 @@ use fulmar_command::logging::LogArgs;
 
 use crate::{
     accounts, bench, bulk, cert, cluster, ctl, demo, health, import, lab, manual, meter, passwd,
-    pubsub, sensor, serve,
+    pubsub, sensor, serve, sink,
 };
 
 const EXAMPLES: &str = "\
@@ -64,6 +64,9 @@ pub(crate) enum Command {
     /// Publish readings of sensors, or simulate them
     #[cfg_attr(not(feature = "sensor"), command(hide = true))]
     Sensor(sensor::Args),
+    /// Try the mapping of a sink, list its dead letters, write them again
+    #[cfg_attr(not(feature = "sinks"), command(hide = true))]
+    Sink(sink::Args),
     /// Operate a running broker: look at its clients, disconnect them
     #[cfg_attr(not(feature = "admin"), command(hide = true))]
     Ctl(ctl::Args),

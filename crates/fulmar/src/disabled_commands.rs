@@ -45,6 +45,7 @@ disabled_command!(import, "import": Args, run, "import");
 disabled_command!(lab, "lab": Args, run, "lab");
 disabled_command!(meter, "meter": Args, run, "meter");
 disabled_command!(accounts, "platform": UserArgs, user, "user"; TwinArgs, twin, "twin");
+disabled_command!(sink, "sinks": Args, run, "sink");
 disabled_command!(sensor, "sensor": Args, run, "sensor");
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ const BELOW: &str = "      ";
 /// The program's commands by purpose: clap has headings for options only.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Run a broker", &["serve", "doctor", "health", "cluster", "cert", "import", "demo"]),
-    ("Operate it", &["ctl", "audit", "user", "passwd", "twin"]),
+    ("Operate it", &["ctl", "sink", "audit", "user", "passwd", "twin"]),
     ("Publish and subscribe", &["pub", "sub", "sensor", "meter"]),
     ("Distribute files over bad links", &["send", "receive", "rollout"]),
     ("Measure", &["bench", "lab"]),

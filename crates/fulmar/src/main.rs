@@ -15,7 +15,8 @@ mod cli;
     feature = "lab",
     feature = "meter",
     feature = "platform",
-    feature = "sensor"
+    feature = "sensor",
+    feature = "sinks"
 )))]
 mod disabled_commands;
 mod health;
@@ -34,7 +35,8 @@ mod memcmp;
     feature = "lab",
     feature = "meter",
     feature = "platform",
-    feature = "sensor"
+    feature = "sensor",
+    feature = "sinks"
 ))]
 mod pages_tests;
 
@@ -59,6 +61,8 @@ use fulmar_command_meter as meter;
 use fulmar_command_pubsub as pubsub;
 #[cfg(feature = "sensor")]
 use fulmar_command_sensor as sensor;
+#[cfg(feature = "sinks")]
+use fulmar_command_sink as sink;
 #[cfg(feature = "platform")]
 use fulmar_command_user::accounts;
 use fulmar_command_user::passwd;
@@ -87,6 +91,8 @@ use crate::disabled_commands::lab;
 use crate::disabled_commands::meter;
 #[cfg(not(feature = "sensor"))]
 use crate::disabled_commands::sensor;
+#[cfg(not(feature = "sinks"))]
+use crate::disabled_commands::sink;
 
 // musl's allocator has one lock for all threads, and the workers would wait for it. What is written in C has this one, too
 // (mimalloc's feature `override`).
@@ -124,6 +130,7 @@ fn main() -> ExitCode {
         Command::User(args) => with_log(&log, || accounts::user(&args)),
         Command::Twin(args) => with_log(&log, || accounts::twin(&args)),
         Command::Cluster(args) => with_log(&log, || cluster::cluster_command(&args)),
+        Command::Sink(args) => with_log(&log, || sink::run(&args)),
         Command::Ctl(args) => with_log(&log, || ctl::run(&args)),
         Command::Audit(args) => with_log(&log, || ctl::audit(&args)),
         Command::Import(args) => with_log(&log, || import::run(&args)),

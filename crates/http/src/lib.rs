@@ -12,7 +12,7 @@
 //! caller's rights end);
 //! `transport::Origins` (whose pages may connect); `websocket` and `h3::session` (MQTT), `pump` (its bytes). `plain` is a
 //! port without TLS. `compression` is a middleware for routers whose answers may be compressed. `login_turns` decides which password is hashed next, for handlers that have users.
-//! `problem` has the error responses of APIs.
+//! `problem` has the error responses of APIs, `signature` signs webhooks.
 //!
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
@@ -43,6 +43,7 @@ mod request_handler;
 mod request_scanner;
 mod request_smuggling;
 mod rest;
+mod signature;
 mod stop_signal;
 mod tcp;
 mod unread_response;
@@ -58,4 +59,5 @@ pub use login_turns::{Crowded, LoginTurn, LoginTurns, PasswordLogin};
 pub use metrics::Metrics;
 pub use plain::Plain;
 pub use problem::Problem;
+pub use signature::sign_webhook;
 pub use while_allowed::{NoLongerAllowed, while_allowed};

@@ -12,6 +12,7 @@ use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS};
 use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
 use crate::internal_sessions::InternalSessions;
 use crate::local_client::{self, LocalReceiver, LocalSender};
@@ -22,6 +23,9 @@ use crate::{Core, Part};
 const PAUSE: Duration = Duration::from_millis(500);
 /// Publications written at once.
 const MAX_WRITTEN: usize = 256;
+
+/// Bytes from which on a batch waits for no further messages.
+const MAX_COLLECTED_BYTES: usize = 1 << 20;
 
 /// A message as a consumer gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,6 +96,7 @@ pub struct Publications<P> {
 }
 
 /// A durable session inside the broker.
+#[derive(Clone)]
 pub struct Session {
     /// Name of the listener in the log.
     pub listener: &'static str,
@@ -99,6 +104,10 @@ pub struct Session {
     pub client_id: String,
     /// Topic filters of the messages.
     pub filters: Vec<String>,
+    /// Longest time for which messages are collected after the first.
+    pub linger: Duration,
+    /// Number of messages at which it ends.
+    pub batch: usize,
 }
 
 impl Session {
@@ -190,32 +199,30 @@ impl Session {
 
     /// Reads, hands over what was read, and acknowledges it. Returns false when the connection has ended.
     async fn turn(&self, receiver: &mut LocalReceiver, to: &mut impl Consume) -> io::Result<bool> {
-        let open = receiver.fill().await?;
-        if open {
-            self.hand_over(receiver, to).await?;
+        let mut open = receiver.fill().await?;
+        let mut collected = Collected::default();
+        collected.read(receiver)?;
+        let until = Instant::now() + self.linger;
+        while open
+            && collected.messages.len() < self.batch
+            && collected.bytes < MAX_COLLECTED_BYTES
+            && let Ok(more) = timeout_at(until, receiver.fill()).await
+        {
+            open = more?;
+            collected.read(receiver)?;
         }
+        self.hand_over(receiver, to, collected).await;
         Ok(open)
     }
 
-    /// Hands over what was read, and acknowledges it. Nothing is read meanwhile.
-    pub async fn hand_over(
+    /// Hands over messages, and acknowledges them. Nothing is read meanwhile.
+    async fn hand_over(
         &self,
-        receiver: &mut LocalReceiver,
+        receiver: &LocalReceiver,
         to: &mut impl Consume,
-    ) -> io::Result<()> {
-        let (mut batch, mut acknowledge) = (Vec::new(), Vec::new());
-        while let Some(packet) = receiver.next_packet()? {
-            match packet {
-                Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
-                    return Err(io::Error::other("its subscription was refused"));
-                }
-                Packet::Publish(publish) => {
-                    batch.push(Message::received(&publish));
-                    acknowledge.extend(publish.packet_id);
-                }
-                _ => {}
-            }
-        }
+        collected: Collected,
+    ) {
+        let Collected { messages: mut batch, acknowledge, .. } = collected;
         while !batch.is_empty()
             && let Err((same, error)) = to.consume(std::mem::take(&mut batch)).await
         {
@@ -225,6 +232,33 @@ impl Session {
             batch = same;
         }
         acknowledge.into_iter().for_each(|packet_id| receiver.acknowledge(packet_id));
+    }
+}
+
+/// Messages that were read together.
+#[derive(Default)]
+struct Collected {
+    messages: Vec<Message>,
+    acknowledge: Vec<PacketId>,
+    bytes: usize,
+}
+
+impl Collected {
+    /// Adds everything that was received.
+    fn read(&mut self, receiver: &mut LocalReceiver) -> io::Result<()> {
+        while let Some(packet) = receiver.next_packet()? {
+            match packet {
+                Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
+                    return Err(io::Error::other("its subscription was refused"));
+                }
+                Packet::Publish(publish) => {
+                    self.bytes += publish.payload.len();
+                    self.messages.push(Message::received(&publish));
+                    self.acknowledge.extend(publish.packet_id);
+                }
+                _ => {}
+            }
+        }
         Ok(())
     }
 }
@@ -248,6 +282,8 @@ pub fn open(consumer: Box<dyn Consumer>) -> Box<dyn Part> {
         listener: "consumer",
         client_id: format!("consumer-{}", consumer.name()),
         filters: consumer.filters(),
+        linger: Duration::ZERO,
+        batch: 0,
     };
     Box::new(Consuming { session, consumer: Some(consumer), thread: None })
 }
@@ -259,14 +295,12 @@ impl Part for Consuming {
 
     fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
         let Some(consumer) = self.consumer.take() else { return Ok(()) };
-        let Session { listener, client_id, filters } = &self.session;
-        let (listener, client_id, filters) = (*listener, client_id.clone(), filters.clone());
+        let session = self.session.clone();
         let handoff = core.handoff.clone();
         let run = move || async move {
             let mut blocking = Blocking(Some(consumer));
             let (_none, queue) = mpsc::channel::<Infallible>(1);
             let mut publications = Publications { queue, read: |never| match *never {} };
-            let session = Session { listener, client_id, filters };
             session.run(&handoff, &mut blocking, &mut publications).await;
         };
         self.thread = Some(Thread::start("fulmar-consumer", run)?);

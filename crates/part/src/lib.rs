@@ -6,6 +6,7 @@ pub mod certificates;
 pub mod cluster_status;
 pub mod consumer;
 pub mod disk;
+pub mod http_client;
 pub mod internal_sessions;
 pub mod local_client;
 pub mod machine;
@@ -114,6 +115,9 @@ pub trait MoreAdministrators: fulmar_admin::Administrators {
     fn knows(&self, user: &str) -> bool;
 }
 
+/// True if nothing requires the operator, and text for the operator.
+pub type Health = Arc<dyn Fn() -> (bool, String) + Send + Sync>;
+
 /// Reports metrics, in any thread.
 pub type Source = Arc<dyn Fn(&mut Metrics) + Send + Sync>;
 
@@ -176,6 +180,8 @@ pub struct Offers {
     pub knows: Option<Knows>,
     /// Makes spans of messages with a recorded trace.
     pub spans: Option<Arc<dyn Spans>>,
+    /// State of the sinks; `None` where there are none.
+    pub sinks: Option<Health>,
     /// `None` where there is no `[upstream]`.
     pub gateway: Option<Arc<dyn Upstreams>>,
     /// True if the platform, where there is one, has users.

@@ -6,15 +6,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use fulmar_certs::trust;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use rustls::crypto::ring::default_provider;
-use rustls::{ClientConfig, RootCertStore};
+use http_body_util::Full;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -23,7 +16,7 @@ use super::counts::Counts;
 use super::metrics;
 use super::span::{self, Span, now_ns};
 use fulmar_part::Sources;
-use fulmar_part::timed_connector::TimedConnector;
+use fulmar_part::http_client::{self, Pool};
 
 /// Spans of one request.
 const BATCH: usize = 512;
@@ -38,12 +31,9 @@ const LAST_PAUSE: Duration = Duration::from_secs(30);
 const KEEP: Duration = Duration::from_secs(300);
 /// Longest wait for the last spans at the end of the program.
 const LAST: Duration = Duration::from_secs(2);
-/// Largest answer: a collector's has a few words.
-const MAX_ANSWER_BYTES: usize = 64 * 1024;
-
 /// A connection to the collector.
 pub(super) struct Exporter {
-    client: Client<TimedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>,
+    client: Pool,
     endpoint: String,
     headers: HeaderMap,
     resource: Value,
@@ -67,15 +57,7 @@ impl Exporter {
         resource: Value,
         counts: Arc<Counts>,
     ) -> anyhow::Result<Exporter> {
-        let is_secure = endpoint.starts_with("https:");
-        let roots = if is_secure { trust::roots(None, false)? } else { RootCertStore::empty() };
-        let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        let connector = TimedConnector::new(connector.enable_http1().build(), TIMEOUT);
-        let client = Client::builder(TokioExecutor::new()).build(connector);
+        let client = http_client::pool(endpoint, None, TIMEOUT)?;
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let (_, stopped) = watch::channel(false);
         Ok(Exporter { client, endpoint, headers, resource, counts, stopped })
@@ -188,19 +170,8 @@ impl Exporter {
         let passing = |error| Failure { error, may_pass: true };
         let request =
             self.request(path, body).map_err(|error| Failure { error, may_pass: false })?;
-        let exchange = async {
-            let answer = self.client.request(request).await?;
-            let status = answer.status();
-            // Read, so that the connection can be used again.
-            let text = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
-            let text = text.map(|body| body.to_bytes()).unwrap_or_default();
-            anyhow::Ok((status, text))
-        };
-        let done = tokio::time::timeout(TIMEOUT, exchange).await;
-        let done = done.with_context(|| format!("{}: no answer in {TIMEOUT:?}", self.endpoint));
-        let (status, text) = done
-            .and_then(|outcome| outcome.with_context(|| self.endpoint.clone()))
-            .map_err(passing)?;
+        let done = http_client::exchange(&self.client, request, TIMEOUT).await;
+        let (status, text) = done.with_context(|| self.endpoint.clone()).map_err(passing)?;
         if status.is_success() {
             return Ok(());
         }

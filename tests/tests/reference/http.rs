@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::{check, sources, table};
 
 /// What is not in the document: listener, method, path, meaning.
-const BESIDE: [[&str; 4]; 13] = [
+const BESIDE: [[&str; 4]; 14] = [
     ["http", "GET", "/", "The pages of this listener"],
     ["http", "GET", "/metrics", "[Metrics](metrics.md) for Prometheus"],
     ["http", "GET", "/health/live", "200 while every worker answers within 4 s"],
@@ -24,6 +24,12 @@ const BESIDE: [[&str; 4]; 13] = [
         "GET",
         "/health/upstream",
         "200 with `ok`, or `not connected` while the link is down; 503 with what the upstream broker refuses; 404 without `[upstream]`",
+    ],
+    [
+        "http",
+        "GET",
+        "/health/sinks",
+        "200 with a line per sink; 503 while one needs the operator; 404 without `[sinks]`",
     ],
     ["http", "GET", "/connections", "Connected clients, 1,000 per page"],
     ["http", "GET", "/connections/{client}", "One client; 404 if it is not connected"],

@@ -3,7 +3,7 @@
 use crate::{check, source, sources, table};
 
 /// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
-const FIXED: [[&str; 4]; 38] = [
+const FIXED: [[&str; 4]; 40] = [
     [
         "crates/broker/src/limits.rs",
         "MAX_CONNECT_BYTES",
@@ -36,6 +36,18 @@ const FIXED: [[&str; 4]; 38] = [
         "MAX_WAITING",
         "Logins waiting for their password check, or for the service of `[auth.http]`",
         "0x89",
+    ],
+    [
+        "crates/config/src/sinks.rs",
+        "MAX_SINKS",
+        "Sinks of one server",
+        "the configuration is refused",
+    ],
+    [
+        "crates/config/src/sinks.rs",
+        "MAX_FIELDS",
+        "Columns, fields or tags of a sink",
+        "the configuration is refused",
     ],
     [
         "crates/auth-http/src/lib.rs",

@@ -56,7 +56,7 @@ fn the_page_of_metrics_is_what_a_broker_shows() {
     let upstream = TestBroker::start();
     let settings = format!(
         "[upstream]\nurl = \"quic://localhost:{}\"\nca_file = \"{}\"\n[[upstream.up]]\nfilter = \"a/#\"\n[platform]\nenabled = true\n\
-         [otlp]\nendpoint = \"http://127.0.0.1:9\"\n",
+         [otlp]\nendpoint = \"http://127.0.0.1:9\"\n[sinks.web]\nkind = \"http\"\nurl = \"http://127.0.0.1:9/\"\nfilters = \"a/#\"\n",
         upstream.address("quic").port(),
         upstream.ca_file().display(),
     );

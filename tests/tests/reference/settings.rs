@@ -30,7 +30,7 @@ fn parse(text: &str) -> Vec<Section> {
                 ..Section::default()
             });
         } else if line.is_empty() {
-            if comment.contains("[[") {
+            if comment.contains("\n[") {
                 here.examples.push(std::mem::take(&mut comment));
             }
             // A comment that stands alone explains what follows it, unless nothing has come yet.
@@ -87,8 +87,10 @@ fn the_page_of_settings_is_the_example() {
             let keys: Vec<_> = keys.iter().map(|key| format!("`{key}`")).collect();
             [keys.join("<br>"), prose(comment)]
         });
-        text.push_str(&table(["setting", "meaning"], rows));
-        text.push('\n');
+        if !section.rows.is_empty() {
+            text.push_str(&table(["setting", "meaning"], rows));
+            text.push('\n');
+        }
         section.examples.iter().for_each(|shown| text.push_str(&example(shown)));
     }
     check("settings.md", "Settings", &text);

@@ -182,7 +182,7 @@ mod tests {
         let mut flights = FirstFlights::new(begun);
         let mut path = vec!['a', 'b'];
         path.iter().for_each(|name| flights.sent(begun, Some(RTT), 1200, || *name));
-        let at = flights.next().unwrap();
+        let at = begun + RTT * 2;
         flights.send_due(at, Some(RTT), |datagram| path.push(*datagram));
         for first in 0..2 {
             let mut arrived: Vec<_> = path.iter().skip(first).step_by(2).collect();

@@ -18,11 +18,11 @@ use fulmar_text::metrics::Metrics;
 use fulmar_transport::Handoff;
 
 use super::http_publish::HttpPublisher;
-use fulmar_part::Upstreams;
 #[cfg(feature = "cluster")]
 use fulmar_part::cluster_status::ClusterStatus;
 use fulmar_part::where_to_change;
 use fulmar_part::{Core, Sources};
+use fulmar_part::{Health, Upstreams};
 
 mod connections;
 pub(super) mod hosts;
@@ -40,6 +40,7 @@ const PAGES: &str = "\
 /health/live         whether the process runs and its workers serve clients
 /health/ready        whether the broker can store messages
 /health/upstream     what upstream brokers refuse, if there are any
+/health/sinks        whether the targets of sinks accept messages, if there are any
 /publish/TOPIC       POST publishes the body
 ";
 
@@ -56,6 +57,8 @@ struct Operated {
     broker: Arc<Broker>,
     /// `None` where there is no `[upstream]`.
     gateway: Option<Arc<dyn Upstreams>>,
+    /// `None` where there are no `[sinks]`.
+    sinks: Option<Health>,
     /// Memory for answers to clients of both APIs, and of `/connections`.
     answers: AnswerSpace,
     workers: Handoff,
@@ -79,6 +82,7 @@ pub(super) fn start(core: &Core, bodies: &BodyBudget) -> anyhow::Result<Plain> {
     let state = Operated {
         broker: Arc::clone(&core.broker),
         gateway: core.offers.gateway.clone(),
+        sinks: core.offers.sinks.clone(),
         answers: core.answers.clone(),
         workers: core.handoff.clone(),
         sources: core.sources.clone(),
@@ -91,6 +95,7 @@ pub(super) fn start(core: &Core, bodies: &BodyBudget) -> anyhow::Result<Plain> {
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .route("/health/upstream", get(upstream))
+        .route("/health/sinks", get(sinks))
         .with_state(state)
         .merge(publisher.router())
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; / lists them\n") });
@@ -127,12 +132,19 @@ async fn ready(State(state): State<Operated>) -> (StatusCode, String) {
 
 /// Whether the upstream brokers accept all of the gateway's messages.
 async fn upstream(State(state): State<Operated>) -> (StatusCode, String) {
-    let Some(gateway) = &state.gateway else {
-        return (StatusCode::NOT_FOUND, "there is no [upstream]\n".to_owned());
-    };
-    match gateway.health() {
-        (true, text) => (StatusCode::OK, text),
-        (false, text) => (StatusCode::SERVICE_UNAVAILABLE, text),
+    answer("[upstream]", state.gateway.as_ref().map(|gateway| gateway.health()))
+}
+
+/// Whether the targets of sinks accept messages.
+async fn sinks(State(state): State<Operated>) -> (StatusCode, String) {
+    answer("[sinks]", state.sinks.as_ref().map(|health| health()))
+}
+
+fn answer(section: &str, health: Option<(bool, String)>) -> (StatusCode, String) {
+    match health {
+        None => (StatusCode::NOT_FOUND, format!("there is no {section}\n")),
+        Some((true, text)) => (StatusCode::OK, text),
+        Some((false, text)) => (StatusCode::SERVICE_UNAVAILABLE, text),
     }
 }
 

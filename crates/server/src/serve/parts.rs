@@ -25,6 +25,8 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part
     parts.push(Some(fulmar_auth_http::open(opening)?));
     parts.push(fulmar_telemetry::open(opening)?);
     parts.push(fulmar_forwarder::open(opening)?);
+    #[cfg(feature = "sinks")]
+    parts.push(fulmar_sink::open(opening)?);
     #[cfg(feature = "platform")]
     parts.push(platform::open(opening)?);
     parts.push(coap::open(opening));

@@ -39,6 +39,8 @@ fn session(platform: &Platform) -> Session {
         listener: "platform",
         client_id: format!("platform-{}", platform.installation()),
         filters: FILTERS.map(str::to_owned).to_vec(),
+        linger: Duration::ZERO,
+        batch: 0,
     }
 }
 

@@ -4,30 +4,18 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
+use fulmar_postgres::{Address, ConnectError, SETTINGS, text_of};
 use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls, Row, SimpleQueryMessage, Socket, Statement};
+use tokio_postgres::{Client, Row, SimpleQueryMessage, Statement};
 
 use super::super::{DatabaseError, Result, Value};
-use super::address::{Address, text_of};
-use super::tls;
 use super::values::numbered;
 
 /// How long one waits for an answer. The server gives up before (`SETTINGS`), so that it is asked no more.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// As long as connecting to all of the server's addresses may take.
-const CONNECTING: Duration = Duration::from_secs(10);
 /// Statements that stay prepared; those with filters are made in a few forms each.
 const MAX_PREPARED: usize = 256;
-
-/// The first statements of every connection. A transaction ends if another process blocks it for too long, or its
-/// client has vanished. Acknowledged means durable, whatever the server's settings are.
-const SETTINGS: &str = "SET statement_timeout = '20s'; SET lock_timeout = '10s';
-    SET idle_in_transaction_session_timeout = '60s'; SET tcp_keepalives_idle = 10;
-    SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET standard_conforming_strings = on;
-    SELECT set_config('synchronous_commit', 'on', false)
-        WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
 
 /// The tables' schema in the database.
 pub(super) const SCHEMA: &str = "fulmar";
@@ -51,26 +39,15 @@ impl Connection {
     /// Connects.
     pub(super) fn connect(address: &Address) -> Result<Connection> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let connecting = async {
-            if address.tls {
-                let tls = tls::connector(address.ca_file.as_deref())?;
-                connect(address, tls).await
-            } else {
-                connect(address, NoTls).await
-            }
-        };
-        let connected =
-            runtime.block_on(async { tokio::time::timeout(CONNECTING, connecting).await });
-        let away = |why: &str| DatabaseError::Away(address.to_string(), why.to_owned());
-        let client = match connected {
-            Ok(Ok(client)) => client,
-            Ok(Err(error)) => {
+        let client = match runtime.block_on(address.connect()) {
+            Ok(client) => client,
+            Err(error) => {
                 runtime.shutdown_background();
-                return Err(error);
-            }
-            Err(_) => {
-                runtime.shutdown_background();
-                return Err(away("no answer"));
+                return Err(match error {
+                    ConnectError::Setting(text) => DatabaseError::Setting(text),
+                    ConnectError::Failed(error) if error.as_db_error().is_some() => failure(&error),
+                    error => DatabaseError::Away(address.to_string(), error.to_string()),
+                });
             }
         };
         let connection = Connection {
@@ -188,22 +165,6 @@ impl Drop for Connection {
             runtime.shutdown_background();
         }
     }
-}
-
-/// Connects; the connection makes progress while a caller waits.
-async fn connect<T>(address: &Address, tls: T) -> Result<Client>
-where
-    T: MakeTlsConnect<Socket>,
-    T::Stream: Send + 'static,
-{
-    let connected = address.config.connect(tls).await;
-    let (client, connection) = connected.map_err(|error| match error.as_db_error() {
-        Some(_) => failure(&error),
-        None => DatabaseError::Away(address.to_string(), text_of(&error)),
-    })?;
-    // The tasks that wait for a response get the error.
-    tokio::spawn(async { drop(connection.await) });
-    Ok(client)
 }
 
 /// What the server answered instead.

@@ -12,9 +12,9 @@ use fulmar_mirror::{NotShared, Share};
 
 use super::super::row::Columns;
 use super::super::{Begin, DatabaseError, Db, Engine, Purpose, Result, Value};
-use super::address::Address;
 use super::connection::Connection;
 use super::tables;
+use fulmar_postgres::Address;
 
 /// For so long a server that was there is waited for: it may be starting again.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,9 +7,6 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
-use super::super::Database;
-use crate::error::Error;
-
 /// How long one attempt to connect may take.
 const CONNECTING: Duration = Duration::from_secs(5);
 /// Unanswered for so long, a connection is given up by the system.
@@ -18,16 +15,16 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// A PostgreSQL server, with the user and password to log in. The password is not shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Address {
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// Whether the server must show a certificate for its name.
-    pub(super) tls: bool,
+    pub(crate) tls: bool,
     /// The trusted CAs; the system's, if none is named.
-    pub(super) ca_file: Option<PathBuf>,
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
-impl Database {
-    /// From a URL, `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?sslmode=…]`, empty for the file; with
-    /// a password that holds instead of the URL's, and a PEM file of authorities instead of the system's.
+impl Address {
+    /// Parses a URL, `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE[?sslmode=…]`, with a password that holds instead of
+    /// the URL's, and a PEM file of authorities instead of the system's.
     ///
     /// # Errors
     /// The URL is none, or asks for what there is not; it is not repeated in the error.
@@ -35,23 +32,15 @@ impl Database {
         url: &str,
         password: Option<&str>,
         ca_file: Option<&Path>,
-    ) -> Result<Database, Error> {
-        if url.is_empty() {
-            return Ok(Database::File);
-        }
-        let wrong = |what: String| Error::Refused(format!("the database's address: {what}"));
+    ) -> Result<Address, String> {
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
-            let text =
-                "write postgres://USER@HOST/DATABASE, or nothing for SQLite in the data folder";
-            return Err(wrong(text.to_owned()));
+            return Err("write postgres://USER@HOST/DATABASE".to_owned());
         }
         let (url, mode) = split_mode(url);
         let parsed: Result<Config, _> = url.parse();
-        let mut config = parsed.map_err(|error| wrong(text_of(&error)))?;
+        let mut config = parsed.map_err(|error| text_of(&error))?;
         if config.get_hosts().is_empty() || config.get_user().is_none() {
-            return Err(wrong(
-                "a host and a user are needed: postgres://USER@HOST/DATABASE".into(),
-            ));
+            return Err("a host and a user are needed: postgres://USER@HOST/DATABASE".to_owned());
         }
         let tls = match mode.as_deref() {
             None => !config.get_hosts().iter().all(is_here),
@@ -59,7 +48,7 @@ impl Database {
             Some("require" | "verify-ca" | "verify-full") => true,
             Some(_) => {
                 let text = "sslmode is require (the server's certificate is verified) or disable";
-                return Err(wrong(text.to_owned()));
+                return Err(text.to_owned());
             }
         };
         config.ssl_mode(if tls { SslMode::Require } else { SslMode::Disable });
@@ -68,8 +57,7 @@ impl Database {
         }
         config.application_name("fulmar").target_session_attrs(TargetSessionAttrs::ReadWrite);
         config.connect_timeout(CONNECTING).tcp_user_timeout(SILENCE).keepalives_idle(SILENCE);
-        let ca_file = ca_file.map(Path::to_owned);
-        Ok(Database::Postgres(Box::new(Address { config, tls, ca_file })))
+        Ok(Address { config, tls, ca_file: ca_file.map(Path::to_owned) })
     }
 }
 
@@ -116,8 +104,8 @@ fn is_here(host: &Host) -> bool {
     }
 }
 
-/// An error with what caused it: the driver says the latter only when it is asked.
-pub(super) fn text_of(error: &tokio_postgres::Error) -> String {
+/// Text of an error with its cause, which the driver's own lacks; without values that may be personal data.
+pub fn text_of(error: &tokio_postgres::Error) -> String {
     if let Some(told) = error.as_db_error() {
         // The detail contains values, which may be personal data.
         return format!("{} (SQLSTATE {})", told.message(), told.code().code());
@@ -136,15 +124,11 @@ mod tests {
     use super::*;
 
     fn tls(url: &str) -> bool {
-        match Database::parse(url, None, None).unwrap() {
-            Database::Postgres(address) => address.tls,
-            Database::File => panic!("{url}"),
-        }
+        Address::parse(url, None, None).unwrap().tls
     }
 
     #[test]
     fn plain_text_leaves_the_machine_only_where_it_is_asked_for() {
-        assert_eq!(Database::parse("", None, None).unwrap(), Database::File);
         assert!(!tls("postgres://ann@localhost/f"));
         assert!(!tls("postgresql://ann@127.0.0.1:5433/f"));
         assert!(!tls("postgres://ann@%2Frun%2Fpostgresql/f"));
@@ -166,14 +150,12 @@ mod tests {
             "postgres://ann:geheim@h/f?what=ever",
             "postgres://ann:geheim@h:port/f",
         ] {
-            let error = Database::parse(wrong, None, None).unwrap_err().to_string();
+            let error = Address::parse(wrong, None, None).unwrap_err();
             assert!(!error.contains("geheim"), "{error}");
         }
-        let database =
-            Database::parse("postgres://ann:geheim@h/f", Some("heimlich"), None).unwrap();
-        let shown = format!("{database:?}");
+        let address = Address::parse("postgres://ann:geheim@h/f", Some("heimlich"), None).unwrap();
+        let shown = format!("{address:?}");
         assert!(!shown.contains("geheim") && !shown.contains("heimlich"), "{shown}");
-        let Database::Postgres(address) = database else { panic!("a file") };
         assert_eq!(address.config.get_password(), Some(&b"heimlich"[..]));
         assert_eq!(address.to_string(), "f at h");
     }

@@ -18,23 +18,21 @@ use tokio_rustls::client::TlsStream as Connection;
 use x509_parser::oid_registry as oid;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::super::DatabaseError;
-
 /// TLS for connections, with the CAs of this PEM file or else the system's.
-pub(super) fn connector(ca_file: Option<&Path>) -> Result<Tls, DatabaseError> {
-    let roots = fulmar_certs::trust::roots(ca_file, false)
-        .map_err(|error| DatabaseError::Setting(format!("CAs: {error}")))?;
+pub(crate) fn connector(ca_file: Option<&Path>) -> Result<Tls, String> {
+    let roots =
+        fulmar_certs::trust::roots(ca_file, false).map_err(|error| format!("CAs: {error}"))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| DatabaseError::Setting(error.to_string()))?;
+        .map_err(|error| error.to_string())?;
     let config = config.with_root_certificates(roots).with_no_client_auth();
     Ok(Tls(Arc::new(config)))
 }
 
 /// Makes connections TLS.
 #[derive(Clone)]
-pub(super) struct Tls(Arc<ClientConfig>);
+pub(crate) struct Tls(Arc<ClientConfig>);
 
 impl<S> MakeTlsConnect<S> for Tls
 where
@@ -50,7 +48,7 @@ where
 }
 
 /// One connection to be made TLS.
-pub(super) struct ToServer {
+pub(crate) struct ToServer {
     name: String,
     config: Arc<ClientConfig>,
 }
@@ -73,7 +71,7 @@ where
 }
 
 /// A connection that is TLS.
-pub(super) struct Secured<S>(Connection<S>);
+pub(crate) struct Secured<S>(Connection<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
     fn channel_binding(&self) -> ChannelBinding {
