@@ -28,6 +28,9 @@ WEB_SOURCES := $(wildcard web/*.html web/*.json web/*.ts web/scripts/*) $(shell 
 DEMO ?= 1
 # make test-interop: modules and tests to run, such as test_migration; all unless named.
 TESTS ?=
+# make studies: which experiments of docs/studies, and whether in their short form; all and in full unless given.
+STUDIES ?=
+STUDIES_SHORT ?=
 # make bench: full (every peer, three rounds) or short (one quick round).
 BENCH ?= full
 # make firmware-run: what is in the image; with ed25519,dhcp it asks for its address.
@@ -305,7 +308,7 @@ lint: needs ## Check format, lints, documentation, wording, crates, counts, lice
 	@scripts/firmware lint
 	@scripts/deny
 	@if command -v python3 >/dev/null; then scripts/package; else echo "packages: NOT CHECKED: python3 is missing" >&2; fi
-	@if command -v python3 >/dev/null; then scripts/docs && scripts/crates && scripts/counts; else echo "docs, crates, counts: NOT CHECKED: python3 is missing" >&2; fi
+	@if command -v python3 >/dev/null; then scripts/docs && scripts/crates && scripts/counts && scripts/studies --check; else echo "docs, crates, counts, studies: NOT CHECKED: python3 is missing" >&2; fi
 
 fmt: needs ## Format the sources
 	cargo fmt --all
@@ -326,6 +329,11 @@ site: $(SITE_VENV)/ready ## Make a searchable site of the documentation in targe
 	$(SITE_VENV)/bin/sphinx-build --quiet --fresh-env --write-all --fail-on-warning --keep-going --conf-dir scripts/site \
 		--doctree-dir $(TARGET)/site-pages . $(TARGET)/site
 	@echo "Open $(TARGET)/site/index.html."
+
+.PHONY: studies
+studies: needs ## Run the lab's experiments of the five studies, for hours, and write docs/studies (STUDIES="NAME..."; STUDIES_SHORT=1: about an hour)
+	cargo build --release --locked --package fulmar
+	scripts/studies run $(if $(STUDIES_SHORT),--short) --program $(abspath $(TARGET))/release/fulmar $(STUDIES)
 
 bench: needs ## Compare with other brokers on this machine (BENCH=short: quickly)
 	cargo build --release --locked --package fulmar

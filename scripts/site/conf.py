@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 project = "Fulmar"
 version = re.search(r'(?m)^version = "(.*)"', (ROOT / "Cargo.toml").read_text(encoding="utf-8"))[1]
 root_doc = "docs/README"
-include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "crates/README.md", "crates/*/README.md", "firmware/core/README.md"]
+include_patterns = ["*.md", "docs/*.md", "docs/reference/*.md", "docs/studies/*.md", "crates/README.md", "crates/*/README.md", "firmware/core/README.md"]
 extensions = ["myst_parser"]
 nitpicky = True
 
@@ -29,7 +29,7 @@ html_show_sourcelink = False
 html_copy_source = False
 
 # What the list at the left has, in order; the headings are those of the tables in docs/README.md.
-ABOUT = ["README", "ROADMAP", "CHANGELOG", "CONTRIBUTING", "TESTING", "ARCHITECTURE", "crates/README"]
+ABOUT = ["README", "ROADMAP", "CHANGELOG", "CONTRIBUTING", "TESTING", "ARCHITECTURE", "SECURITY", "crates/README"]
 
 
 def contents(app, name, source):
@@ -39,6 +39,7 @@ def contents(app, name, source):
     found = app.env.found_docs - {root_doc}
     groups = {
         "Guides": sorted(page for page in found if re.fullmatch(r"docs/[^/]*", page)),
+        "Studies": sorted(page for page in found if page.startswith("docs/studies/")),
         "Reference": sorted(page for page in found if page.startswith("docs/reference/")),
         "Libraries": sorted(page for page in found if page.startswith(("crates/", "firmware/")) and page not in ABOUT),
         "Project": [page for page in ABOUT if page in found],

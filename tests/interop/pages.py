@@ -14,6 +14,7 @@ from broker import PATIENCE_S, Broker, binary
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "TESTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "docs/studies").glob("*.md")),
          *sorted((ROOT / "crates").glob("*/README.md")), ROOT / "firmware/core/README.md"]
 
 # Test, page, and how the test finds the lines: by their beginning, or by the heading of the section, all of whose lines
@@ -33,7 +34,7 @@ TYPED = [
     ("tests/tests/pages.rs", "docs/firmware.md", ["fulmar cert"]),
     ("tests/tests/pages.rs", "docs/platform.md", ["fulmar twin", "fulmar user"]),
     ("tests/interop/test_sinks.py", "docs/sinks.md", ["fulmar sink "]),
-    ("tests/tests/pages.rs", "docs/lab.md", ["fulmar lab list", "fulmar lab new"]),
+    ("tests/tests/pages.rs", "docs/lab.md", ["fulmar lab list", "fulmar lab show", "fulmar lab new"]),
     ("tests/tests/pages.rs", "docs/bulk.md",
      ["openssl", "fulmar receive --from 0.0.0.0:6003 --dir", "fulmar send map.zip --to 192.0.2.7"]),
     ("tests/tests/pages.rs", "docs/coap.md", ["fulmar sub coap://localhost", "fulmar pub coap://localhost"]),
@@ -90,10 +91,10 @@ NOT_TYPED = [
     ("README.md", "python3 -m venv", "downloads a package, which `make test-interop` has in an environment of its own"),
     *[("CONTRIBUTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("lint", CI), ("fuzz", SHORT), ("simulate", SHORT), ("reference", HAND),
-        ("bench-parts", HAND)]],
+        ("studies", HAND), ("bench-parts", HAND)]],
     *[("TESTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("reference", HAND), ("site", HAND), ("screenshots", HAND),
-        ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("bench-cluster", HAND), ("bench-page", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
+        ("lint", CI), ("bench", HAND), ("studies", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("bench-cluster", HAND), ("bench-page", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
         ("fuzz", SHORT)]],
     *[("docs/install.md", begins, "installs on bare systems: tests/dist types the same with paths and versions of its own")
       for begins in ["sudo apt ", "sudo dnf ", "sudo systemctl ", "tar ", "fulmar-0.1.0-x86_64/fulmar ", "pip ",
@@ -129,6 +130,7 @@ NOT_TYPED = [
     ("docs/homes.md", "topic ", "no command: shows a message"),
     ("docs/homes.md", "payload ", "no command: shows a message"),
     ("docs/meters.md", "SEN 33225544", OUTPUT),
+    ("docs/studies/README.md", "make studies", HAND),
     ("docs/lab.md", "xdg-open ", "opens the reader's browser"),
     ("docs/platform.md", "CREATE ", "SQL for an administrator: tests/interop/postgres.py makes role and database"),
 ]

@@ -110,6 +110,10 @@ fn experiments_are_listed_and_begun_as_the_page_shows_it() {
     for line in [lines("lab.md", "fulmar lab list"), lines("lab.md", "fulmar lab new")].concat() {
         host.good(&line);
     }
+    for line in lines("lab.md", "fulmar lab show") {
+        let shown = host.good(&line);
+        assert!(shown.contains("drop = 0, 10, 20") && shown.contains("90 cells"), "{shown}");
+    }
     assert!(host.folder().join("mine.toml").exists());
     let list = host.good("fulmar lab list");
     for line in lines("lab.md", "fulmar lab run").iter().filter(|line| !line.contains(".toml")) {

@@ -94,7 +94,7 @@ async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
 
 /// Readings of a meter in the past, consistent with its present count.
 fn history(number: usize, meter: &TownMeter) -> Vec<Value> {
-    let detailed = (1..=DETAILED_DAYS).rev().filter(|_| number % DETAILED == 0);
+    let detailed = (1..=DETAILED_DAYS).rev().filter(|_| number.is_multiple_of(DETAILED));
     let days = HISTORY_DAYS.into_iter().chain(detailed);
     let one = |(at, days): (u128, u32)| {
         let litres = meter.installed.litres_before(f64::from(days) * 24.0);

@@ -48,6 +48,8 @@ enum Command {
     Link(Box<link::Args>),
     /// List experiments
     List(list::Args),
+    /// Show an experiment's conditions, measures, and the number of its samples
+    Show(list::Show),
     /// Write an example experiment to change and run
     New(new::Args),
     /// Run experiments and report on them
@@ -82,6 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Link(args) => link::run(&args),
         Command::List(args) => list::run(&args),
+        Command::Show(args) => list::print_experiment(&args),
         Command::New(args) => new::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Report(args) => report::run(&args),

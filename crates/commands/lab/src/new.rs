@@ -40,5 +40,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))?;
     file.write_all(EXAMPLE.as_bytes()).with_context(|| path.display().to_string())?;
     println!("{}", path.display());
+    eprintln!("Run it: fulmar lab run {}", path.display());
     Ok(())
 }

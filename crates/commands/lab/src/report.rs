@@ -6,7 +6,7 @@ use anyhow::Context;
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar lab report results/mqtt-quic    write report.html, report.csv and report.xlsx there";
+  fulmar lab report results/mqtt-quic    write report.html, .csv, .xlsx and figures/*.svg there";
 
 /// Missed goals that are printed; the report has all.
 const MAX_MISSED: usize = 20;

@@ -223,7 +223,8 @@ impl Go<'_> {
         let left_out: Vec<_> = unmet.into_iter().map(|need| need.only.clone()).collect();
         experiment.skip.extend(left_out);
         let experiment = &experiment;
-        let missing = missing_programs(experiment);
+        let only = together(&args.only);
+        let missing = missing_programs(experiment, &only);
         if !missing.is_empty() {
             bail!(
                 "{} cannot be run: this machine lacks {}; install what is missing and try again",
@@ -240,7 +241,7 @@ impl Go<'_> {
             version: env!("CARGO_PKG_VERSION"),
             jobs: args.jobs.map(|jobs| jobs as usize),
             repetitions: args.repetitions,
-            only: together(&args.only),
+            only,
             keep: args.keep,
         };
         let mut progress = Progress::new(&experiment.name);

@@ -31,7 +31,7 @@ pub struct Written {
     pub missed: Vec<String>,
 }
 
-/// Writes `report.html`, `report.csv` and `report.xlsx` into a folder of results.
+/// Writes `report.html`, `report.csv`, `report.xlsx` and a folder of `figures` into a folder of results.
 ///
 /// # Errors
 /// There are no results, something in them cannot be read, or a file cannot be written.
@@ -54,7 +54,24 @@ pub fn write(folder: &Path) -> Result<Written, ReportError> {
     std::fs::write(&csv, export::csv(&all)?).map_err(ReportError::io(&csv))?;
     std::fs::write(&xlsx, export::workbook(&all, &tables, &verdicts)?)
         .map_err(ReportError::io(&xlsx))?;
+    write_figures(&all, &folder.join("figures"))?;
     Ok(Written { html, csv, xlsx, missed })
+}
+
+/// Writes each figure as a file with the page's colours, for light and dark. Its name has the numbers of part and figure,
+/// as the name of an experiment may be none of a file.
+fn write_figures(all: &results::Report, folder: &Path) -> Result<(), ReportError> {
+    let (colours, _) = page::STYLE.split_once("@media print").unwrap_or_default();
+    let style = format!("><style>{colours}svg {{ font-family: sans-serif; }}</style>");
+    std::fs::create_dir_all(folder).map_err(ReportError::io(folder))?;
+    for (index, part) in all.parts.iter().enumerate() {
+        for (number, drawn) in page::figures(part, index).iter().enumerate() {
+            let path = folder.join(format!("{}-{}.svg", index + 1, number + 1));
+            std::fs::write(&path, drawn.wide.replacen('>', &style, 1))
+                .map_err(ReportError::io(&path))?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::experiment::{Better, Cell, Measure};
 use crate::run::{Outcome, Sample};
 use crate::stats::{Centre, Estimate, median, quantile, share, sorted};
 
-const STYLE: &str = include_str!("style.css");
+pub(super) const STYLE: &str = include_str!("style.css");
 
 /// Reasons of failures that a page lists per part.
 const MAX_REASONS: usize = 20;
@@ -117,6 +117,12 @@ fn tally(ok: usize, failed: usize, timeout: usize) -> Markup {
     }
 }
 
+/// The pictures of an experiment, which is the `index`th of the page.
+pub(super) fn figures(part: &Results, index: usize) -> Vec<RenderedFigure> {
+    let figures = part.experiment.figures.iter().enumerate();
+    figures.flat_map(|(number, figure)| draw(part, figure, &format!("p{index}f{number}"))).collect()
+}
+
 fn section(
     part: &Results,
     tables: &[Table<'_>],
@@ -124,13 +130,7 @@ fn section(
     index: usize,
     several: bool,
 ) -> Markup {
-    let drawn: Vec<RenderedFigure> = part
-        .experiment
-        .figures
-        .iter()
-        .enumerate()
-        .flat_map(|(number, figure)| draw(part, figure, &format!("p{index}f{number}")))
-        .collect();
+    let drawn = figures(part, index);
     html! {
         section id=(part.experiment.name) {
             @if several { h2 { (part.experiment.title) } }

@@ -211,7 +211,7 @@ fn goals_are_judged_by_cell_or_by_sample() {
 }
 
 #[test]
-fn figures_go_out_as_csv_and_workbook() {
+fn figures_go_out_as_csv_workbook_and_pictures() {
     let folder = results();
     let written = write(folder.path()).unwrap();
     let mut csv = csv::Reader::from_path(&written.csv).unwrap();
@@ -224,6 +224,10 @@ fn figures_go_out_as_csv_and_workbook() {
     assert_eq!(csv.headers().unwrap().iter().skip(11).collect::<Vec<_>>(), ["way", "drop"]);
     assert_eq!((&row[11], &row[12]), ("quic", "20"));
     assert_eq!(&fs::read(&written.xlsx).unwrap()[..2], b"PK");
+    // As a file of its own, a picture brings the colours that it uses.
+    let picture = fs::read_to_string(folder.path().join("figures/1-1.svg")).unwrap();
+    assert!(picture.contains("var(--series-1)") && picture.contains("--series-1: #"), "{picture}");
+    assert_eq!(picture.matches("<svg").count(), 1);
 }
 
 #[test]

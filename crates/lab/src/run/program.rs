@@ -3,11 +3,13 @@
 //! Debian has servers such as mosquitto in `/usr/sbin`, which is not in an ordinary user's `PATH`; they are found
 //! there all the same.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::schedule::wanted;
 use crate::experiment::{Experiment, Need, Role, Template};
 
 /// Searched after `PATH`.
@@ -28,10 +30,14 @@ fn is_program(file: &Path) -> bool {
     file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-/// Programs that an experiment's roles name and this machine lacks, each once. Names with a folder or a placeholder
-/// are only known in a sample.
-pub fn missing_programs(experiment: &Experiment) -> Vec<String> {
-    let cells = experiment.cells();
+/// Programs that this machine lacks and a role names that plays in a cell with one of the values of `only`, each once.
+/// Names with a folder or a placeholder are only known in a sample.
+pub fn missing_programs(
+    experiment: &Experiment,
+    only: &BTreeMap<String, Vec<String>>,
+) -> Vec<String> {
+    let mut cells = experiment.cells();
+    cells.retain(|cell| wanted(only, cell));
     let played = |role: &Role| cells.iter().any(|cell| cell.matches(&role.only));
     let roles = experiment.roles.iter().filter(|(_, role)| played(role));
     let named = roles.filter_map(|(_, role)| role.run.get_ref().first());
@@ -94,5 +100,18 @@ mod tests {
         let unmet = unmet_needs(&experiment, Path::new("/"));
         let told: Vec<&str> = unmet.iter().map(|need| need.otherwise.as_str()).collect();
         assert_eq!(told, ["without false", "without no-such-program"]);
+    }
+
+    #[test]
+    fn programs_of_cells_that_are_not_run_may_be_missing() {
+        let text = "title = 't'\nrepetitions = 1\ntimeout_s = 1\nhosts = ['a']\nmeasures = {}\n\
+            matrix = { way = ['own', 'theirs'] }\n\
+            roles.a = { host = 'a', run = ['ls'] }\n\
+            roles.b = { host = 'a', run = ['no-such-program'], where = { way = 'theirs' } }\n";
+        let experiment: Experiment = toml::from_str(text).unwrap();
+        let only = |way: &str| BTreeMap::from([("way".to_owned(), vec![way.to_owned()])]);
+        assert_eq!(missing_programs(&experiment, &BTreeMap::new()), ["no-such-program"]);
+        assert_eq!(missing_programs(&experiment, &only("theirs")), ["no-such-program"]);
+        assert!(missing_programs(&experiment, &only("own")).is_empty());
     }
 }

@@ -42,7 +42,7 @@ impl Jobs {
         let experiment = plan.experiment;
         let repetitions = plan.repetitions.unwrap_or(*experiment.repetitions.get_ref());
         let mut jobs: Vec<Job> = Vec::new();
-        for cell in experiment.cells().into_iter().filter(|cell| wanted(plan, cell)) {
+        for cell in experiment.cells().into_iter().filter(|cell| wanted(&plan.only, cell)) {
             for repetition in 0..repetitions {
                 if done.contains(&(cell.to_map(), repetition)) {
                     continue;
@@ -67,8 +67,8 @@ impl Jobs {
     }
 }
 
-fn wanted(plan: &Plan<'_>, cell: &Cell) -> bool {
-    plan.only.iter().all(|(condition, values)| {
+pub(super) fn wanted(only: &BTreeMap<String, Vec<String>>, cell: &Cell) -> bool {
+    only.iter().all(|(condition, values)| {
         cell.get(condition).is_some_and(|value| values.iter().any(|one| one == value))
     })
 }

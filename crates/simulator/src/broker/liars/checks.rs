@@ -175,7 +175,7 @@ impl Stage {
             let leaves = |at: &&usize| {
                 let Moment { law, now } = &self.moments[**at];
                 let before = &self.moments[message.said..=**at];
-                before.iter().any(|then| law.may_leave(from, topic, &*then.law, *now))
+                before.iter().any(|then| law.may_leave(from, topic, &then.law, *now))
             };
             let since = self.wills.iter().filter(|at| **at >= message.said);
             let mut left = since.filter(leaves).map(|at| &self.moments[*at]).peekable();
