@@ -168,6 +168,34 @@ fn everything_arrives_in_order_signed_and_waits_for_a_target_that_is_away() {
     assert!(!broker.log().contains("correct horse"));
 }
 
+/// Clients' sessions expire while the broker is off, those of its parts do not. A sink that is no longer configured has a
+/// session like any client's.
+#[test]
+fn what_waits_outlasts_a_stop_and_a_sink_that_was_removed_can_be_deleted() {
+    let service = Service::start();
+    service.decides(|_| 503);
+    let mut broker = service.broker("http", "[limits]\nmax_session_expiry_s = 1");
+    publish_numbers(&broker, "in/a", 0..5);
+    assert!(broker.terminate().success());
+    thread::sleep(std::time::Duration::from_secs(2));
+    service.decides(|_| 200);
+    broker.restart();
+    eventually("all messages", || service.payloads() == numbers(0..5));
+
+    let delete = |broker: &TestBroker| {
+        let mut command = fulmar();
+        command.args(["ctl", "sessions", "delete", "sink-web", "--data"]).arg(broker.data());
+        let done = run(&mut command);
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let (good, text) = delete(&broker);
+    assert!(!good && text.contains("remove that from the configuration"), "{text}");
+    assert!(broker.terminate().success());
+    std::fs::write(broker.config_file(), "").unwrap();
+    broker.restart();
+    assert_eq!(delete(&broker), (true, String::new()));
+}
+
 /// A crash between writing and acknowledging: the same message comes again, with the same identifier and time.
 #[test]
 fn a_message_that_comes_again_has_its_identity() {

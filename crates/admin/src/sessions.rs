@@ -189,8 +189,8 @@ async fn end(app: &App, client: &str) -> Result<(), Problem> {
     let number = app.broker.delete_session(client).map_err(|not| match not {
         NotDeleted::Unknown => unknown(client),
         NotDeleted::Internal => Problem::conflict(
-            "this session belongs to the gateway or the platform, which would lose messages: remove them from the \
-             configuration instead",
+            "this session belongs to the gateway, the platform or a sink, which would lose messages: remove that from \
+             the configuration and restart the server first",
         ),
     })?;
     for _ in 0..CHECKS {

@@ -203,11 +203,11 @@ impl Broker {
     /// takes until the workers get to it; [`Broker::has_session`] with the returned number says when it is done.
     ///
     /// # Errors
-    /// There is none, or it is internal.
+    /// There is none, or a part of the program uses it.
     pub fn delete_session(&self, client_id: &str) -> Result<u64, NotDeleted> {
         let session = self.registry.find(client_id).ok_or(NotDeleted::Unknown)?;
         let mut state = session.lock();
-        if state.queued.is_internal() || User::is_program(state.user.as_ref()) {
+        if is_internal(&state) {
             return Err(NotDeleted::Internal);
         }
         if let Some(at) = state.attachment {
@@ -288,6 +288,12 @@ impl Broker {
     }
 }
 
+/// True if a part of the program uses this session. That of a part that is no longer configured is like a client's.
+fn is_internal(state: &SessionState) -> bool {
+    let is_connected = state.attachment.is_some();
+    state.queued.is_internal() || (is_connected && User::is_program(state.user.as_ref()))
+}
+
 fn summary(broker: &Broker, session: &Session, state: &SessionState) -> SessionSummary {
     let in_flight = state.flows.iter().map(|flow| flow.outbound.in_flight()).sum();
     let expires = (state.attachment.is_none() && state.expires_at != Timestamp::NEVER)
@@ -297,7 +303,7 @@ fn summary(broker: &Broker, session: &Session, state: &SessionState) -> SessionS
         user: state.user.as_ref().map(|user| user.text().into()),
         connected: state.attachment.is_some(),
         durable: state.durable,
-        internal: state.queued.is_internal() || User::is_program(state.user.as_ref()),
+        internal: is_internal(state),
         version: if state.version == Version::V5 { 5 } else { 4 },
         expiry_interval_s: state.expiry_interval_s,
         expires,

@@ -8,6 +8,8 @@
 //! that connected over MQTT, whatever user the operator gives them; a client with credentials may take over a session
 //! that was created over MQTT-SN.
 
+use fulmar_auth::User;
+
 /// Right of a client to the session that has its client identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
@@ -45,8 +47,11 @@ pub(crate) fn claim(session: Owner<'_>, client: Owner<'_>) -> Claim {
     Claim::Refused
 }
 
-/// The same without owners of sessions.
+/// The same without owners of sessions; those of the program are its own all the same.
 pub(crate) fn claim_of_anyone(session: Owner<'_>, client: Owner<'_>) -> Claim {
-    if session.user == client.user { Claim::Resumes } else { Claim::Replaces }
+    match session.user == client.user {
+        true => Claim::Resumes,
+        false if User::is_program(session.user) => Claim::Refused,
+        false => Claim::Replaces,
+    }
 }
-use fulmar_auth::User;

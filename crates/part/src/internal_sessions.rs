@@ -73,7 +73,11 @@ fn ensure(
     options: SubscribeOptions,
 ) {
     let mut ops = Vec::new();
-    let known = restored.sessions.iter().find(|session| *session.client_id == *client_id);
+    let mut known = restored.sessions.iter_mut().find(|session| *session.client_id == *client_id);
+    if let Some(session) = &mut known {
+        // An earlier version let them expire as clients' do.
+        (session.expiry_interval_s, session.expires_at) = (u32::MAX, None);
+    }
     let key = known.map(|session| session.key).unwrap_or_else(|| {
         restored.last_session_key += 1;
         let record = SessionRecord {

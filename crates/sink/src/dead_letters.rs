@@ -1,6 +1,6 @@
 //! The dead letters of a sink: messages that its target can never accept in their form, for the operator. `NAME.jsonl` in
 //! the folder `sinks` of the data folder has one JSON object per line; its size is bounded, and what has no room waits.
-//! Server and command change it in turn: who does has a lock of the folder.
+//! Server and command change it in turn: who does has a lock of `NAME.lock` beside it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -49,9 +49,16 @@ impl DeadLetters {
     /// # Errors
     /// Another process has it, or there is no folder.
     pub fn lock(&self) -> io::Result<File> {
-        let folder = File::open(&self.folder)?;
-        folder.try_lock()?;
-        Ok(folder)
+        let path = self.path.with_extension("lock");
+        let mut options = OpenOptions::new();
+        let file = match options.read(true).open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                options.write(true).create(true).mode(0o600).open(&path)?
+            }
+            file => file?,
+        };
+        file.try_lock()?;
+        Ok(file)
     }
 
     /// Appends letters; they are on disk when this returns. After an error, none of them is there.
@@ -59,7 +66,7 @@ impl DeadLetters {
     /// # Errors
     /// The file is full, locked, or cannot be written.
     pub(crate) fn append(&self, letters: &[DeadLetter]) -> io::Result<()> {
-        let locked = self.lock()?;
+        let _locked = self.lock()?;
         let lines = lines(letters)?;
         let mut options = OpenOptions::new();
         let options = options.read(true).append(true).create(true).mode(0o600);
@@ -70,12 +77,14 @@ impl DeadLetters {
                         file away, or raise dead_letter_max_bytes";
             return Err(io::Error::other(text));
         }
+        let folder = File::open(&self.folder)?;
         let written = file.write_all(&lines).and_then(|()| file.sync_data());
+        let written = written.and_then(|()| folder.sync_all());
         if written.is_err() {
             // Half a line would spoil the next one.
             file.set_len(size)?;
         }
-        written.and_then(|()| locked.sync_all())
+        written
     }
 
     /// Reads all letters; none, if there is no file.
@@ -83,16 +92,17 @@ impl DeadLetters {
     /// # Errors
     /// The file cannot be read, or a line is damaged.
     pub fn read(&self) -> io::Result<Vec<DeadLetter>> {
-        let text = match std::fs::read_to_string(&self.path) {
+        let bytes = match std::fs::read(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            text => text?,
+            bytes => bytes?,
         };
         let parse = |(number, line)| {
             let wrong = |error| io::Error::other(format!("line {number} is damaged: {error}"));
             serde_json::from_str(line).map_err(wrong)
         };
         // Behind the last line feed is what a process that was killed has written of a line.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+        let whole = String::from_utf8_lossy(&bytes[..end]);
         (1..).zip(whole.lines()).map(parse).collect()
     }
 

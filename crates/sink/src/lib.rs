@@ -33,7 +33,7 @@ pub use crate::dead_letters::{DeadLetter, DeadLetters};
 pub use crate::mapping::Letter;
 use crate::stamps::Stamps;
 use crate::status::Status;
-use crate::target::Target;
+use crate::target::{Fault, Target};
 use crate::writer::Writer;
 
 /// Messages that `retry` writes together.
@@ -135,11 +135,16 @@ pub fn retry(sink: &Sink, name: &str, data: &Path) -> anyhow::Result<(usize, usi
     let file = DeadLetters::new(data, name, sink.dead_letter_max_bytes);
     let _locked = file.lock().context("the dead letters are in use, or there is no data folder")?;
     let letters = file.read().with_context(|| file.path().display().to_string())?;
+    if letters.is_empty() {
+        // A file made by root would be none that the server may change.
+        return Ok((0, 0));
+    }
     let mut target = Target::new(sink)?;
     let (mut left, runtime) = (Vec::new(), runtime()?);
     for part in letters.chunks(RETRIED) {
         let part: Vec<Letter> = part.iter().map(|dead| dead.letter.clone()).collect();
-        let dead = runtime.block_on(target.write_apart(&part)).map_err(|fault| {
+        let give_up = async |fault: Fault| Err(fault);
+        let dead = runtime.block_on(target.write_apart(&part, give_up)).map_err(|fault| {
             let text = fault.text();
             anyhow::anyhow!("the target accepts nothing, and all dead letters stay: {text}")
         })?;

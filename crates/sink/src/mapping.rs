@@ -256,7 +256,9 @@ fn since_1970(number: f64, size: f64) -> Option<OffsetDateTime> {
     };
     // In microseconds, as a double is not exact beyond.
     let microseconds = (number * (nanoseconds / 1e3)).round() as i128;
-    OffsetDateTime::from_unix_timestamp_nanos(microseconds.checked_mul(1000)?).ok()
+    let time = OffsetDateTime::from_unix_timestamp_nanos(microseconds.checked_mul(1000)?).ok()?;
+    // RFC 3339 has no others.
+    (0..=9999).contains(&time.year()).then_some(time)
 }
 
 fn shown(text: &str) -> String {

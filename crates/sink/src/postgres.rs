@@ -88,11 +88,18 @@ impl Table {
 
     async fn connect(&self) -> Result<(Client, Statement), Fault> {
         let client = self.address.connect().await.map_err(|error| match error {
-            ConnectError::Failed(error) => fault(&error),
+            ConnectError::Failed(error) => match fault(&error) {
+                Fault::Message(text) => Fault::Target(text),
+                fault => fault,
+            },
             ConnectError::Setting(text) => Fault::Target(text),
             ConnectError::Silent => Fault::Temporary(error.to_string()),
         })?;
-        let failed = |error: Error| fault(&error);
+        // No message is to blame yet.
+        let failed = |error: Error| match fault(&error) {
+            Fault::Message(text) => Fault::Temporary(text),
+            fault => fault,
+        };
         client.batch_execute(SETTINGS).await.map_err(failed)?;
         let exists = "SELECT to_regclass($1) IS NOT NULL";
         let exists = client.query_one(exists, &[&self.name]).await.map_err(failed)?;
@@ -161,8 +168,8 @@ fn fault(error: &Error) -> Fault {
         // Connection, resources, an operator's intervention, conflicts between transactions, locks, a failing disk, and a
         // server that is read-only while another one takes over.
         "08" | "53" | "57" | "40" | "55" | "58" | "25" | "XX" => Fault::Temporary(text),
-        // Values and constraints; limits such as that of an index.
-        "22" | "23" | "54" => Fault::Message(text),
+        // Values, constraints, what triggers and views refuse; limits such as that of an index.
+        "22" | "23" | "44" | "54" | "P0" => Fault::Message(text),
         _ => {
             let next = match &*state {
                 "42501" => "GRANT the user INSERT and SELECT on the table, or CREATE on its schema",

@@ -38,9 +38,12 @@ impl Status {
         match &fault {
             None => tracing::info!(sink, "sink: messages are written again"),
             Some(Fault::Target(text)) => {
+                let text = text.escape_debug();
                 tracing::error!(sink, "sink: messages wait until somebody corrects this: {text}");
             }
-            Some(fault) => tracing::warn!(sink, "sink: messages wait: {}", fault.text()),
+            Some(fault) => {
+                tracing::warn!(sink, "sink: messages wait: {}", fault.text().escape_debug());
+            }
         }
         *current = fault;
     }
@@ -56,9 +59,10 @@ impl Status {
         let fault = self.fault.lock();
         let has_dead = self.letters.path().metadata().is_ok_and(|file| file.len() > 0);
         let dead = if has_dead { "; there are dead letters: `fulmar sink dead`" } else { "" };
-        let state = fault
-            .as_ref()
-            .map_or_else(|| "ok".to_owned(), |fault| format!("messages wait: {}", fault.text()));
+        let state = fault.as_ref().map_or_else(
+            || "ok".to_owned(),
+            |fault| format!("messages wait: {}", fault.text().escape_debug()),
+        );
         let good = !matches!(*fault, Some(Fault::Target(_)));
         (good, format!("{}: {state}{dead}\n", self.name))
     }

@@ -70,13 +70,15 @@ impl Target {
     }
 
     /// Writes messages in their order, in parts until each that cannot be written is alone, and returns those.
+    /// When it is not the messages' fault, `pause` is called, and the part is written again.
     ///
     /// # Errors
-    /// It is not the messages' fault. Some may be written: all of them have to come again.
-    pub(crate) async fn write_apart(
+    /// Those of `pause`. Some messages may be written.
+    pub(crate) async fn write_apart<E>(
         &mut self,
         letters: &[Letter],
-    ) -> Result<Vec<DeadLetter>, Fault> {
+        mut pause: impl AsyncFnMut(Fault) -> Result<(), E>,
+    ) -> Result<Vec<DeadLetter>, E> {
         let (mut records, mut of_records, mut dead) = (Vec::new(), Vec::new(), Vec::new());
         let bury = |letter: &Letter, reason| DeadLetter { reason, letter: letter.clone() };
         for letter in letters {
@@ -99,7 +101,10 @@ impl Target {
                     let middle = part.start + part.len() / 2;
                     parts.extend([middle..part.end, part.start..middle]);
                 }
-                Err(fault) => return Err(fault),
+                Err(fault) => {
+                    pause(fault).await?;
+                    parts.push(part);
+                }
             }
         }
         Ok(dead)

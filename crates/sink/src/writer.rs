@@ -1,6 +1,7 @@
 //! Writes what the session brings, and returns when all of it is stored: in the target or, what does not fit, in the file
 //! of dead letters.
 
+use std::convert::Infallible;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,15 +35,15 @@ impl Consume for Writer {
         let letters: Vec<Letter> = letters.collect();
         for part in letters.chunks(self.batch) {
             let mut pause = FIRST_PAUSE;
-            let dead = loop {
-                match self.target.write_apart(part).await {
-                    Ok(dead) => break dead,
-                    Err(fault) => self.wait(&mut pause, fault).await,
-                }
+            let status = &self.status;
+            let again = async |fault| {
+                wait(status, &mut pause, fault).await;
+                Ok::<(), Infallible>(())
             };
+            let Ok(dead) = self.target.write_apart(part, again).await;
             // Alone: what is written does not come again because there is no room for what is not.
             while let Err(fault) = self.bury(&dead) {
-                self.wait(&mut pause, fault).await;
+                wait(&self.status, &mut pause, fault).await;
             }
             self.status.dead.fetch_add(dead.len() as u64, Relaxed);
             self.status.written.fetch_add((part.len() - dead.len()) as u64, Relaxed);
@@ -67,12 +68,12 @@ impl Writer {
         tracing::warn!(sink, count, id, topic, "sink: dead letters; the first: {reason}");
         Ok(())
     }
+}
 
-    async fn wait(&self, pause: &mut Duration, fault: Fault) {
-        self.status.set(Some(fault));
-        self.status.retries.fetch_add(1, Relaxed);
-        // Not all sinks at once when a target returns.
-        tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-        *pause = (2 * *pause).min(LAST_PAUSE);
-    }
+async fn wait(status: &Status, pause: &mut Duration, fault: Fault) {
+    status.set(Some(fault));
+    status.retries.fetch_add(1, Relaxed);
+    // Not all sinks at once when a target returns.
+    tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    *pause = (2 * *pause).min(LAST_PAUSE);
 }

@@ -17,7 +17,7 @@ mod uart;
 use cortex_m::Peripherals;
 use cortex_m_rt::entry;
 use fulmar_sensor::Word::{Number, Text};
-use fulmar_sensor::{Kept, Sensor, Settings, SettingsError};
+use fulmar_sensor::{Sensor, Settings, SettingsError, StoredTicket};
 
 use board::Lm3s6965;
 use clock::Clock;
@@ -34,7 +34,7 @@ static __INTERRUPTS: [usize; 1] = [0];
 fn main() -> ! {
     // A static of some KiB that is all zero; built on the stack it would overflow it.
     static mut SENSOR: Sensor = Sensor::new();
-    static mut PAGE: [u8; Kept::PAGE] = [0; Kept::PAGE];
+    static mut PAGE: [u8; StoredTicket::PAGE] = [0; StoredTicket::PAGE];
 
     uart::start();
     let Some(core) = Peripherals::take() else { host::switch_off() };
@@ -59,7 +59,7 @@ fn main() -> ! {
 /// Wakes and sleeps, until the settings say it is enough.
 fn run(
     sensor: &mut Sensor,
-    page: &mut [u8; Kept::PAGE],
+    page: &mut [u8; StoredTicket::PAGE],
     clock: &mut Clock,
     board: &mut Lm3s6965,
     settings: &Settings<'_>,

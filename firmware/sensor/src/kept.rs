@@ -101,7 +101,13 @@ mod tests {
     #[test]
     fn erased_and_damaged_pages_hold_nothing() {
         let mut kept = StoredTicket::new();
-        for page in [&[0xff; StoredTicket::PAGE][..], &[0; StoredTicket::PAGE], b"TK\xff\xff0000", b"TK", b""] {
+        for page in [
+            &[0xff; StoredTicket::PAGE][..],
+            &[0; StoredTicket::PAGE],
+            b"TK\xff\xff0000",
+            b"TK",
+            b"",
+        ] {
             kept.set(b"old", 0);
             kept.read(page);
             assert_eq!(kept.get(0), None, "{page:?}");

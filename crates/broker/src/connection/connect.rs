@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fulmar_auth::access::Subject;
 use fulmar_auth::{
-    Admitted, Applicant, AuthReply, Because, Credentials, Decision, ReplyTo, Timestamp,
+    Admitted, Applicant, AuthReply, Because, Credentials, Decision, ReplyTo, Timestamp, User,
     WaitingLogin, text_of,
 };
 use fulmar_mqtt::codec::Frame;
@@ -308,6 +308,11 @@ impl Connection {
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);
         self.keep_alive_s = keep_alive_s;
+        // What waits for a part of the program outlasts any time that the server is off.
+        let longest = match User::is_program(user.as_ref()) {
+            true => u32::MAX,
+            false => limits.max_session_expiry_s,
+        };
         let request = OpenRequest {
             client_id: &pending.client_id,
             clean_start: pending.clean_start,
@@ -315,7 +320,7 @@ impl Connection {
             user,
             site: self.site(),
             mqtt_sn: self.peer.transport == TransportKind::MqttSn,
-            expiry_interval_s: pending.expiry_interval_s.min(limits.max_session_expiry_s),
+            expiry_interval_s: pending.expiry_interval_s.min(longest),
             max_packet_bytes: pending.max_packet_bytes,
             topic_alias_maximum: pending.topic_alias_maximum,
             window: pending.receive_maximum,

@@ -225,7 +225,14 @@ impl Mqtt {
                     let (topic, payload) = (place(topic), place(payload));
                     self.shown = Some(PendingMessage { stream, len, id });
                     let qos = if id == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
-                    return Some(ServerMessage::Message { stream, topic, payload, qos, retain, duplicate });
+                    return Some(ServerMessage::Message {
+                        stream,
+                        topic,
+                        payload,
+                        qos,
+                        retain,
+                        duplicate,
+                    });
                 }
                 let said = self.answer(packet);
                 connection.consume(stream, len);
