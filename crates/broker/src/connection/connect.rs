@@ -308,11 +308,7 @@ impl Connection {
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);
         self.keep_alive_s = keep_alive_s;
-        // What waits for a part of the program outlasts any time that the server is off.
-        let longest = match User::is_program(user.as_ref()) {
-            true => u32::MAX,
-            false => limits.max_session_expiry_s,
-        };
+        let longest_s = longest_expiry_s(user.as_ref(), &limits);
         let request = OpenRequest {
             client_id: &pending.client_id,
             clean_start: pending.clean_start,
@@ -320,7 +316,7 @@ impl Connection {
             user,
             site: self.site(),
             mqtt_sn: self.peer.transport == TransportKind::MqttSn,
-            expiry_interval_s: pending.expiry_interval_s.min(longest),
+            expiry_interval_s: pending.expiry_interval_s.min(longest_s),
             max_packet_bytes: pending.max_packet_bytes,
             topic_alias_maximum: pending.topic_alias_maximum,
             window: pending.receive_maximum,
@@ -554,6 +550,11 @@ fn connack_bytes(pending: &PendingConnect, version: Version, limits: &Limits) ->
     Connack { session_present: false, reason, properties }.encode(version, &mut packet);
     let later = if pending.method == Some(Method::Scram) { SERVER_FINAL_BYTES } else { 0 };
     packet.len() + later
+}
+
+/// Longest session expiry interval in seconds. What waits for a part of the program outlasts any stop of the server.
+fn longest_expiry_s(user: Option<&User>, limits: &Limits) -> u32 {
+    if User::is_program(user) { u32::MAX } else { limits.max_session_expiry_s }
 }
 
 /// CONNACK's properties, and the resulting keep alive.
