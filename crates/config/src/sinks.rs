@@ -186,6 +186,11 @@ impl Sink {
             if !self.url.0.starts_with("postgres://") && !self.url.0.starts_with("postgresql://") {
                 return Err("url: write postgres://USER@HOST/DATABASE".to_owned());
             }
+            let (_, rest) = self.url.0.split_once("://").unwrap_or_default();
+            let (authority, path) = rest.split_once(['/', '?']).unwrap_or((rest, ""));
+            if !authority.contains('@') || path.split('?').next().is_none_or(str::is_empty) {
+                return Err("url: write postgres://USER@HOST/DATABASE".to_owned());
+            }
             let parts: Vec<&str> = self.table.split('.').collect();
             if parts.len() > 2 || !parts.iter().all(|part| is_name(part)) {
                 return Err("table: write TABLE or SCHEMA.TABLE".to_owned());

@@ -87,13 +87,15 @@ impl DeadLetters {
         written
     }
 
-    /// Reads all letters; none, if there is no file.
+    /// Reads all letters; none, if there is a folder without the file.
     ///
     /// # Errors
     /// The file cannot be read, or a line is damaged.
     pub fn read(&self) -> io::Result<Vec<DeadLetter>> {
         let bytes = match std::fs::read(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound && self.folder.is_dir() => {
+                return Ok(Vec::new());
+            }
             bytes => bytes?,
         };
         let parse = |(number, line)| {

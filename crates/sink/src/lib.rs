@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fulmar_config::Sink;
+use fulmar_mqtt::topic::{check_name, matches};
 use fulmar_part::consumer::{Publications, Session};
 use fulmar_part::internal_sessions::InternalSessions;
 use fulmar_part::thread::{Thread, runtime};
@@ -122,6 +123,12 @@ impl Part for Sinks {
 /// # Errors
 /// The message does not fit, with the reason, or a file of the configuration cannot be used.
 pub fn try_message(sink: &Sink, letter: &Letter) -> anyhow::Result<String> {
+    let topic = &letter.topic;
+    anyhow::ensure!(check_name(topic).is_ok(), "{topic:?} is not the topic of a message");
+    anyhow::ensure!(
+        sink.filters.iter().any(|filter| matches(filter, topic)),
+        "no filter of the sink matches {topic:?}: it would not get this message"
+    );
     let text = Target::new(sink)?.text(letter);
     text.map_err(|reason| anyhow::anyhow!("this message would become a dead letter: {reason}"))
 }

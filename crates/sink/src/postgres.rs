@@ -1,6 +1,7 @@
 //! Rows in a table of PostgreSQL: a batch is one statement, and so one transaction; what has an identifier that is there
 //! is not added again. All values go as text, which the server converts to the columns' types.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,6 +15,10 @@ use crate::target::Fault;
 
 /// Longest time of a batch, connecting included.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Names of a table's columns, with their types. Without their lengths: a longer text is refused, not cut.
+const TYPES: &str = "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
+    WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped";
 
 /// A table in a server.
 pub(crate) struct Table {
@@ -123,11 +128,16 @@ impl Table {
                 self.name, self.name
             ))
         })?;
-        let statement = client.prepare(&self.statement(key)).await.map_err(failed)?;
+        let types = client.query(TYPES, &[&self.name]).await.map_err(failed)?;
+        let types: HashMap<String, String> =
+            types.iter().map(|row| (quoted(row.get(0)), row.get(1))).collect();
+        let statement = client.prepare(&self.statement(key, &types)).await.map_err(failed)?;
         Ok((client, statement))
     }
 
-    fn statement(&self, key: &str) -> String {
+    /// The statement for a table with this key and these types of columns. Values are converted to the types that the table
+    /// has: what does not fit is refused, not rounded.
+    fn statement(&self, key: &str, types: &HashMap<String, String>) -> String {
         let list = |text: &dyn Fn(usize) -> String| {
             (0..self.columns.len()).map(text).collect::<Vec<_>>().join(", ")
         };
@@ -135,7 +145,10 @@ impl Table {
             "INSERT INTO {} ({}) SELECT {} FROM unnest({}) AS v({}) ON CONFLICT ({key}) DO NOTHING",
             self.name,
             list(&|at| self.columns[at].0.clone()),
-            list(&|at| format!("v{at}::{}", self.columns[at].1)),
+            list(&|at| {
+                let (name, wanted) = &self.columns[at];
+                format!("v{at}::{}", types.get(name).map_or(*wanted, String::as_str))
+            }),
             list(&|at| format!("${}::text[]", at + 1)),
             list(&|at| format!("v{at}")),
         )

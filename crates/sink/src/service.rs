@@ -85,9 +85,9 @@ impl Service {
             | StatusCode::FORBIDDEN
             | StatusCode::NOT_FOUND
             | StatusCode::METHOD_NOT_ALLOWED
-            | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
-                Fault::Target(format!("{text}: correct url or token_file, or the service"))
-            }
+            | StatusCode::PROXY_AUTHENTICATION_REQUIRED => Fault::Target(format!(
+                "{text}: correct url, token_file or secret_file, or the service"
+            )),
             _ if status.is_client_error() => Fault::Message(text),
             // A redirection, for one, is not followed: it would take the token elsewhere.
             _ => Fault::Target(format!("{text}: url must be the address that answers 200 or 204")),

@@ -98,7 +98,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Action::Dead(named) => {
             let (sink, data) = named.load()?;
             let file = DeadLetters::new(&data, &named.name, sink.dead_letter_max_bytes);
-            for letter in file.read().with_context(|| file.path().display().to_string())? {
+            let path = || format!("{}: is the data folder right (--data)?", file.path().display());
+            for letter in file.read().with_context(path)? {
                 println!("{}", terminal::json(serde_json::to_string(&letter)?));
             }
         }
@@ -106,6 +107,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let (sink, data) = named.load()?;
             let (written, left) = fulmar_sink::retry(&sink, &named.name, &data)?;
             println!("{written} written, {left} still do not fit");
+            anyhow::ensure!(
+                left == 0,
+                "correct the mapping or the target: `fulmar sink dead` says why"
+            );
         }
     }
     Ok(())
