@@ -76,8 +76,8 @@ class Rules(unittest.TestCase):
             ("direction", 40, 1, True), ("direction", 40, -1, False), ("direction", 0, 5, None),
             ("ratio 0.7..1.4", 100, 140, True), ("ratio 0.7..1.4", 100, 69, False), ("ratio 0.7..1.4", None, 69, None), ("ratio 0.7..1.4 5", 4, 4, None), ("ratio 0.7..1.4", 0, 1, None),
             ("bound 1..", None, 0.5, False), ("bound ..0", None, 0, True), ("shown", 1, 1, None),
-            ("slow 20", None, None, True), ("slow 20", None, 19, False),
-            ("most 5", 10, 11, True), ("most 5", 10, 12, False), ("most 5", 4, 9, None),
+            ("slow 20", None, None, True), ("slow 20", None, 19, False), ("slow 20", 6.6, 5, None), ("slow 20", 29, None, True),
+            ("most 5", 10, 11, True), ("most 5", 10, 12, False), ("most 5", 4, 9, None), ("most 5", 4.6, 5, True),
         ]:
             self.assertIs(studies.agrees(rule, published, ours), expected, (rule, published, ours))
         # At 50 % loss, nothing arrives in less than twice the time.
@@ -85,6 +85,11 @@ class Rules(unittest.TestCase):
         self.assertIs(studies.agrees("most 5 lossy", 9, 12, "10"), False)
         with self.assertRaisesRegex(studies.Mistake, "unknown rule `best`"):
             studies.agrees("best", 1, 1)
+
+    def test_a_reduction_below_zero_is_an_increase(self):
+        for low, high, unit, expected in [(-190, -6, "% less", "6 to 190 % more"), (-7, 25, "% less", "7 % more to 25 % less"), (4, 4, "% fewer", "4 % fewer"),
+                                          (-3, 2, "ms", "−3 to 2 ms")]:
+            self.assertEqual(studies.amount(low, high, unit), expected)
 
     def test_numbers_have_three_digits(self):
         told = [studies.number(value) for value in (None, 0, 1234.5, 56.78, 5.678, 0.1234, -3.0)]
@@ -100,14 +105,47 @@ class Pages(unittest.TestCase):
         page = files[studies.STUDIES / "first.md"]
         self.assertIn("| 40 % | 10 to 50 % fewer | none computed | **confirmed in part (1 of 2)** | missed in 2 of 3 |", page)
         self.assertIn("| wired | 40 | 50 (49 to 51) | % fewer | yes | met |", page)
-        self.assertIn("| None lost (way quic; 1 failed, 0 timed out; goal ≤ 0) |", page)
+        self.assertIn("| None lost, way quic (goal ≤ 0) (1 failed, 0 timed out) |", page)
         self.assertIn("| much | not measured | none computed | **not measured** | none |", page)
         self.assertIn("5 good, 0 failed, 1 timed out", page)
         self.assertIn("nothing else ran", page)
         overview = files[studies.STUDIES / "README.md"]
         self.assertIn("[2. Never seen](first.md#2-never-seen) | much | not measured | not measured | none |", overview)
-        self.assertIn("| [First](first.md) | 2 | 0 | 1 | 0 | 1 |", overview)
+        self.assertIn("| [First](first.md) | 2 | 0 | 0 | 1 | 0 | 0 | 0 | 1 |", overview)
         self.assertEqual(list(studies.incomplete(DOCUMENT, files)), [])
+
+    def test_a_verdict_says_how_many_rows_agree_and_whether_only_in_sign(self):
+        rows = [studies.Row("a", 1, 1, None, None, "s", agrees, None) for agrees in (True, False, False)]
+        self.assertEqual(studies.verdict({}, rows), "mostly not confirmed (1 of 3)")
+        self.assertEqual(studies.verdict({}, rows[:2]), "confirmed in part (1 of 2)")
+        self.assertEqual(studies.verdict({}, rows[1:]), "not confirmed (0 of 2)")
+        self.assertEqual(studies.verdict({"sources": [{"agrees": "direction"}]}, rows[:1]), "confirmed in sign only")
+        self.assertEqual(studies.verdict({"verdict": "not comparable"}, [rows[0]._replace(agrees=None)]), "not comparable")
+
+    def test_a_share_is_of_the_goal_not_of_the_verdict(self):
+        rows = [studies.Row("a", 1, 1, None, None, "s", agrees, None) for agrees in (True, True, False)]
+        self.assertEqual(studies.goal({"aim": "most", "share": 0.6}, rows), "met: most")
+        self.assertEqual(studies.verdict({"aim": "most", "share": 0.6}, rows), "confirmed in part (2 of 3)")
+
+    def test_a_reduction_whose_interval_has_zero_in_it_does_not_agree(self):
+        data = copy.deepcopy(DATA)
+        data["own"]["tables"][TABLE][0]["low_95"] = -1
+        rows = list(studies.measured({"sources": [{"experiment": "own", "table": TABLE}]}, data))
+        self.assertEqual([row.agrees for row in rows], [None, False])
+
+    def test_an_interval_ends_where_nothing_can_be(self):
+        data = copy.deepcopy(DATA)
+        data["own"]["figures"][0] |= {"figure": 40.0, "low_95": -5.0, "high_95": 85.0}
+        source = {"experiment": "own", "measure": "seconds", "cell": "way=tcp", "most": 60}
+        self.assertEqual([(row.low, row.high) for row in studies.measured({"sources": [source]}, data)], [(0, 60)])
+
+    def test_labels_and_headlines_name_rows(self):
+        finding = {"headlines": ["packets by", "seconds"], "none": "no end", "sources": [
+            {"experiment": "own", "table": TABLE, "label": "packets by {row}", "names": {"wired": "Ethernet"}, "unit": "%"},
+            {"experiment": "own", "measure": "seconds", "cell": "way=tcp", "label": "seconds over {way}"}]}
+        rows = list(studies.measured(finding, DATA))
+        self.assertEqual([row.name for row in rows], ["packets by Ethernet", "packets by wireless", "seconds over tcp (0 failed, 2 timed out)"])
+        self.assertEqual(studies.ours(finding, rows), "packets by: 10 to 50 %; seconds: no end")
 
     def test_a_cell_without_a_time_counts_as_slow_and_shows_why(self):
         rows = self.finding(measure="seconds", cell="way=tcp", agrees="slow 20")
@@ -151,6 +189,14 @@ class Pages(unittest.TestCase):
         image = ElementTree.fromstring(files[studies.STUDIES / "figures" / "first-1.svg"])
         # Two of the legend, two per row.
         self.assertEqual(len(image.findall(".//{http://www.w3.org/2000/svg}circle")), 2 + 2 * 2)
+
+    def test_no_figure_without_most_of_its_rows(self):
+        for ended, drawn in [(2, False), (3, True)]:
+            data = copy.deepcopy(DATA)
+            data["own"]["tables"][TABLE] = [row(f"{place}", 40.0, 50.0) for place in range(5)]
+            for late in data["own"]["tables"][TABLE][ended:]:
+                late |= {"ours": None, "low_95": None, "high_95": None, "timeout": 3}
+            self.assertEqual(studies.STUDIES / "figures" / "first-1.svg" in studies.rendered(DOCUMENT, data), drawn)
 
     def test_a_figure_of_one_value_and_of_negative_ones(self):
         for values in [(0, 0), (5, 5), (-3, 2), (0.01, 900)]:
@@ -208,6 +254,8 @@ class Check(unittest.TestCase):
         document = copy.deepcopy(DOCUMENT)
         document["studies"][0]["findings"][1]["ours"] = "42"
         self.assertIn("needs its `source`", "\n".join(studies.names_wrong(document, {})))
+        document["studies"][0]["findings"][1]["verdict"] = "likely"
+        self.assertIn('there is no verdict "likely"', "\n".join(studies.names_wrong(document, {})))
         self.assertIn("data/stray.json: no finding uses it", "\n".join(studies.names_wrong(DOCUMENT, {"stray": {}})))
 
     def test_the_repository_passes(self):
