@@ -199,7 +199,7 @@ fn the_http_port_lists_its_pages() {
     assert!(paths.contains(&"/metrics") && paths.contains(&"/connections"), "{pages}");
     for path in paths {
         let expected = match path {
-            "/health/upstream" => 404,
+            "/health/upstream" | "/health/sinks" => 404,
             "/publish/TOPIC" => 405,
             _ => 200,
         };

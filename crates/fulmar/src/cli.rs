@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// Publish readings of sensors, or simulate them
     #[cfg_attr(not(feature = "sensor"), command(hide = true))]
     Sensor(sensor::Args),
-    /// Try the mapping of a sink, list its dead letters, write them again
+    /// Try a sink's mapping, list its dead letters or write them again
     #[cfg_attr(not(feature = "sinks"), command(hide = true))]
     Sink(sink::Args),
     /// Operate a running broker: look at its clients, disconnect them

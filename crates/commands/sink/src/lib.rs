@@ -22,7 +22,7 @@ docs/sinks.md explains the settings of sinks.";
 /// Bytes of a payload from standard input.
 const MAX_PAYLOAD_BYTES: u64 = 256 << 20;
 
-/// Try the mapping of a sink, list its dead letters, write them again
+/// Try a sink's mapping, list its dead letters or write them again
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
