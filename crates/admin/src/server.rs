@@ -227,7 +227,7 @@ pub trait Server: Send + Sync {
     /// A sentence.
     fn copy_to(&self, folder: &Path) -> Result<Vec<String>, String>;
 
-    /// Its state for operators. From memory, or a few system calls.
+    /// State of the server for operators, from memory or by a few system calls.
     fn state(&self) -> ServerState;
 
     /// True if clients may connect without a login at any listener.

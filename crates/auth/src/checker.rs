@@ -103,13 +103,13 @@ impl Checker {
         Some(if right? { Ok(self.admitted(user, revision)) } else { Err(WRONG) })
     }
 
-    /// Whether there is a password of this user that could be right.
+    /// True if there is a password of this user that could be right.
     pub(crate) fn has_password(&self, user: &str) -> bool {
         let identity = self.identities.get().and_then(|table| table.find(user));
         identity.map_or_else(|| self.users.contains_key(user), |(hash, _)| hash.is_some())
     }
 
-    /// Whether this login was wrong shortly before.
+    /// True if this login was wrong shortly before.
     pub(crate) fn was_wrong(&self, user: &str, password: &[u8]) -> bool {
         let revision = self.revision(user);
         let memory = self.memory.lock();

@@ -79,7 +79,7 @@ pub struct AccessControl {
     pub jwt: Option<JwtVerifier>,
     /// Rules for what authenticated clients may do.
     pub rules: AccessRules,
-    /// Whether sessions belong to users.
+    /// Rule whether sessions belong to users.
     pub session_owner: SessionOwner,
     /// A part of the program that has users of its own.
     pub external_users: Option<Arc<dyn ExternalUsers>>,

@@ -44,7 +44,7 @@ impl PeerIdentity {
         &self.0.0
     }
 
-    /// Whether the name is from a certificate.
+    /// True if the name is from a certificate.
     #[must_use]
     pub fn is_certified(&self) -> bool {
         matches!(self.0.1, Origin::Certificate(_))

@@ -1,6 +1,6 @@
 //! The rule whose a session is.
 
-/// Whether sessions belong to users.
+/// Rule whether sessions belong to users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SessionOwner {

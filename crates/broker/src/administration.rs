@@ -203,7 +203,7 @@ impl Broker {
     /// takes until the workers get to it; [`Broker::has_session`] with the returned number says when it is done.
     ///
     /// # Errors
-    /// There is none, or a part of the program uses it.
+    /// No client has this session, or a part of the program uses it.
     pub fn delete_session(&self, client_id: &str) -> Result<u64, NotDeleted> {
         let session = self.registry.find(client_id).ok_or(NotDeleted::Unknown)?;
         let mut state = session.lock();
