@@ -262,8 +262,14 @@ pub struct Restored {
 pub trait Storage: Send + Sync {
     /// Hands over a batch, in order with all earlier ones of this caller, and empties it. Never
     /// waits for the disk; the batch is durable once [`Storage::committed`] reaches the returned
-    /// number. An empty batch returns the number of the newest batch handed over so far.
+    /// number. An empty batch returns the number of the newest batch handed over so far, removals left out.
     fn submit(&self, batch: &mut Vec<Op>) -> Seq;
+
+    /// Hands over a batch of [`Op::Dequeue`] alone, for whose durability nobody waits. Storage may make it durable with the
+    /// next batch, or after a bounded time: a crash until then makes the broker send again what was acknowledged.
+    fn submit_removals(&self, batch: &mut Vec<Op>) {
+        self.submit(batch);
+    }
 
     /// Number up to which everything is durable.
     fn committed(&self) -> Seq;

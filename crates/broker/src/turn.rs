@@ -392,7 +392,11 @@ impl Turn {
     pub(crate) fn end(&mut self) {
         self.take_deferred();
         let was_behind = self.storage_is_behind();
-        if self.batch_len() > 0 || self.waiters.back().is_some_and(|w| w.0 == self.number) {
+        let is_awaited = self.waiters.back().is_some_and(|(turn, _)| *turn == self.number);
+        if !is_awaited && self.only_removes_deliveries() {
+            self.broker.storage().submit_removals(&mut self.batch);
+            self.turn_handed_over();
+        } else if self.batch_len() > 0 || is_awaited {
             let seq = self.submit();
             self.submitted.push_back(Submitted { turn: self.number, seq, at: self.now });
             self.turn_handed_over();
@@ -409,6 +413,14 @@ impl Turn {
         for (mailbox, events) in self.broker.mailboxes.iter().zip(&mut self.outgoing) {
             mailbox.post(events);
         }
+    }
+
+    /// Whether the turn only removes messages from queues, such as those that clients have acknowledged.
+    fn only_removes_deliveries(&self) -> bool {
+        let mut ops = self.batch.iter();
+        self.retained.is_empty()
+            && !self.batch.is_empty()
+            && ops.all(|op| matches!(op, Op::Dequeue { .. }))
     }
 
     /// Storage has this turn's batch: says so to the other workers and begins the next.

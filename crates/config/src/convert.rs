@@ -217,17 +217,13 @@ impl Quic {
 impl Storage {
     /// Options of the store.
     pub fn options(&self, part: Option<StorePart>) -> fulmar_store::Options {
-        let fulmar_store::Options { cache_bytes, log_pages, retry_first, retry_last, .. } =
-            fulmar_store::Options::default();
+        let defaults = fulmar_store::Options::default();
         fulmar_store::Options {
             commit_interval: Duration::from_millis(u64::from(self.commit_interval_ms)),
             commit_max_ops: self.commit_max_ops,
             max_bytes: part.map(|part| part.database),
-            cache_bytes,
-            log_pages: part.map_or(log_pages, |part| part.log_pages),
-            retry_first,
-            retry_last,
-            clocks: None,
+            log_pages: part.map_or(defaults.log_pages, |part| part.log_pages),
+            ..defaults
         }
     }
 }

@@ -27,7 +27,7 @@ const READ_MESSAGES: usize = 256;
 const READ_BYTES: usize = 128 * 1024;
 /// Removals that are collected, and the longest time.
 const REMOVE_AT: usize = 512;
-const REMOVE_AFTER: Duration = Duration::from_millis(100);
+const REMOVE_AFTER: Duration = Duration::from_secs(1);
 /// Pause before reading again after an error.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 /// Pause before dead letters are written again after an error.
@@ -214,9 +214,11 @@ impl Worker {
     fn answer(&mut self, request: Request) {
         match request {
             Request::Put(items, answer) => {
-                let outcome = self.outbox.store(&items, now_ms());
+                let removals: Vec<u64> = self.removals.iter().copied().collect();
+                let outcome = self.outbox.store_and_remove(&items, &removals, now_ms());
                 let outcome = outcome.map_err(|error| self.failed(&error));
                 if let Ok(put) = outcome {
+                    self.removals.clear();
                     if !self.letters_failed {
                         self.recovered();
                     }

@@ -44,6 +44,8 @@ pub(crate) struct TableVolume {
 struct State {
     durable: Tables,
     submitted: u64,
+    /// The last batch that somebody may wait for.
+    awaited: u64,
     committed: u64,
     waiting: VecDeque<Vec<Op>>,
     failure: Option<String>,
@@ -116,8 +118,15 @@ impl Storage for TableVolume {
         if !batch.is_empty() {
             state.waiting.push_back(std::mem::take(batch));
             state.submitted += 1;
+            state.awaited = state.submitted;
         }
-        Seq(state.submitted)
+        Seq(state.awaited)
+    }
+
+    fn submit_removals(&self, batch: &mut Vec<Op>) {
+        let mut state = self.state.lock();
+        state.waiting.push_back(std::mem::take(batch));
+        state.submitted += 1;
     }
 
     fn committed(&self) -> Seq {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use crate::error::Error;
+use crate::inbox::Hurry;
 use crate::lease::Lease;
 use crate::log::Log;
 use crate::options::Options;
@@ -109,6 +110,13 @@ impl SqliteStorage {
         self.shared.inbox.is_idle()
     }
 
+    fn push(&self, batch: &mut Vec<Op>, hurry: Hurry) -> Seq {
+        let weight = weight(&*batch);
+        // Before the push: the writer may finish the batch before this returns.
+        self.shared.backlog.fetch_add(weight, Ordering::Relaxed);
+        self.shared.inbox.push(batch, weight, hurry)
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -134,10 +142,11 @@ impl SqliteStorage {
 
 impl Storage for SqliteStorage {
     fn submit(&self, batch: &mut Vec<Op>) -> Seq {
-        let weight = weight(&*batch);
-        // Before the push: the writer may finish the batch before this returns.
-        self.shared.backlog.fetch_add(weight, Ordering::Relaxed);
-        self.shared.inbox.push(batch, weight)
+        self.push(batch, Hurry::Yes)
+    }
+
+    fn submit_removals(&self, batch: &mut Vec<Op>) {
+        self.push(batch, Hurry::No);
     }
 
     fn committed(&self) -> Seq {

@@ -4,11 +4,13 @@
 //! the writer sleeps. The writer puts one chunk into one transaction.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fulmar_broker::storage::{Op, Seq};
 use parking_lot::{Condvar, Mutex};
 
+/// As many removals are written although nobody waits for them: they count for the backlog.
+const MANY_REMOVALS: usize = 1_024;
 /// Chunk buffers kept for reuse hold at most this many operations (about 1 MiB).
 const SPARE_OPS: usize = 16_384;
 
@@ -33,6 +35,8 @@ enum Asleep {
     No,
     /// The next batch wakes it.
     UntilBatch,
+    /// A batch that hurries wakes it, or many that don't, before its own timeout does.
+    UntilHurried,
     /// A full chunk wakes it, before its own timeout does.
     UntilFull,
     /// Only closing wakes it, before its own timeout does.
@@ -44,6 +48,10 @@ struct State {
     chunks: VecDeque<Chunk>,
     spare: Vec<Op>,
     submitted: Seq,
+    /// The last batch that hurries.
+    hurried: Seq,
+    /// When what waits is to be written although nothing of it hurries.
+    removals_due: Option<Instant>,
     asleep: Asleep,
     closing: bool,
     refusing: bool,
@@ -55,6 +63,16 @@ pub(crate) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
     chunk_ops: usize,
+    removal_delay: Duration,
+}
+
+/// Whether somebody waits for a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hurry {
+    /// It is written as soon as the writer can.
+    Yes,
+    /// It is written with the next one that hurries, or after the delay.
+    No,
 }
 
 /// Why [`Inbox::wait`] returned.
@@ -70,20 +88,27 @@ pub(crate) enum InboxEvent {
 }
 
 impl Inbox {
-    /// An empty inbox. A chunk with `chunk_ops` operations or more accepts no further batch.
-    pub(crate) fn new(chunk_ops: usize) -> Inbox {
-        Inbox { state: Mutex::default(), changed: Condvar::new(), chunk_ops: chunk_ops.max(1) }
+    /// An empty inbox. A chunk with `chunk_ops` operations or more accepts no further batch; what does not hurry waits
+    /// for `removal_delay` at most.
+    pub(crate) fn new(chunk_ops: usize, removal_delay: Duration) -> Inbox {
+        let chunk_ops = chunk_ops.max(1);
+        Inbox { state: Mutex::default(), changed: Condvar::new(), chunk_ops, removal_delay }
     }
 
     /// Takes the operations out of `batch`, and returns its number. After [`Inbox::refuse`] the operations are dropped,
     /// so that a failed store does not use up the memory, and the number is never reached.
-    pub(crate) fn push(&self, batch: &mut Vec<Op>, weight: usize) -> Seq {
+    pub(crate) fn push(&self, batch: &mut Vec<Op>, weight: usize, hurry: Hurry) -> Seq {
         let mut state = self.state.lock();
         if batch.is_empty() {
-            return state.submitted;
+            return state.hurried;
         }
         state.submitted.0 += 1;
         let seq = state.submitted;
+        if hurry == Hurry::Yes {
+            (state.hurried, state.removals_due) = (seq, None);
+        } else if state.chunks.is_empty() && !self.removal_delay.is_zero() {
+            state.removals_due = Some(Instant::now() + self.removal_delay);
+        }
         if state.refusing {
             batch.clear();
             return seq;
@@ -92,17 +117,21 @@ impl Inbox {
             let ops = std::mem::take(&mut state.spare);
             state.chunks.push_back(Chunk { ops, ..Chunk::default() });
         }
-        let mut full = false;
+        let mut ops = 0;
         if let Some(chunk) = state.chunks.back_mut() {
             chunk.ops.append(batch);
             chunk.last = seq;
             chunk.batches += 1;
             chunk.weight += weight;
-            full = chunk.ops.len() >= self.chunk_ops;
+            ops = chunk.ops.len();
+        }
+        if ops >= MANY_REMOVALS {
+            state.removals_due = None;
         }
         let wake = match state.asleep {
             Asleep::UntilBatch => true,
-            Asleep::UntilFull => full,
+            Asleep::UntilHurried => state.removals_due.is_none(),
+            Asleep::UntilFull => ops >= self.chunk_ops,
             Asleep::No | Asleep::UntilClosing => false,
         };
         if wake {
@@ -135,13 +164,15 @@ impl Inbox {
             }
             if let Some(front) = state.chunks.front() {
                 let full = front.ops.len() >= self.chunk_ops;
-                if (full || state.closing || now >= not_before)
+                let until = state.removals_due.map_or(not_before, |due| due.max(not_before));
+                if (full || state.closing || now >= until)
                     && let Some(chunk) = state.chunks.pop_front()
                 {
                     return InboxEvent::Chunk(chunk);
                 }
-                state.asleep = Asleep::UntilFull;
-                self.changed.wait_until(&mut state, not_before);
+                let hurries = state.removals_due.is_none();
+                state.asleep = if hurries { Asleep::UntilFull } else { Asleep::UntilHurried };
+                self.changed.wait_until(&mut state, until);
             } else if state.closing {
                 return InboxEvent::Closed;
             } else if let Some(at) = quiet_at {

@@ -16,6 +16,9 @@ fulmar_text::with_defaults! {
         /// Operations after which a transaction takes no further batch; at least 1. Bounds how long a
         /// commit takes. A batch is never split, so a single larger one is still one transaction.
         pub commit_max_ops: usize = 16_384,
+        /// Longest time for which removals of delivered messages wait for another batch that is written with them. A
+        /// crash meanwhile makes the broker send those messages again.
+        pub removal_delay: Duration = Duration::from_secs(1),
         /// Largest size of the database file in bytes, `None` for as large as the disk. At the limit
         /// the store behaves as on a full disk: it fails, and recovers when room has been made.
         pub max_bytes: Option<u64> = None,

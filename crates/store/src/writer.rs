@@ -57,7 +57,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(options: &Options) -> Shared {
         Shared {
-            inbox: Inbox::new(options.commit_max_ops),
+            inbox: Inbox::new(options.commit_max_ops, options.removal_delay),
             committed: AtomicU64::new(0),
             backlog: AtomicUsize::new(0),
             failure: Mutex::new(None),

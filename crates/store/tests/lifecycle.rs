@@ -303,3 +303,63 @@ fn the_folder_must_exist() {
     let missing = folder.path().join("missing");
     assert!(matches!(open_error(&database(&missing)), Error::MissingFolder(p) if p == missing));
 }
+
+/// Removals that wait for another batch wait for the close.
+fn patient_removals() -> Options {
+    Options { removal_delay: Duration::from_secs(3600), ..Options::default() }
+}
+
+#[test]
+fn removals_are_written_with_the_next_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = database(folder.path());
+    let (opened, _) = Opened::new(&path, &patient_removals());
+    let first = opened.submit([enqueue(1, 1, message(1, b"x"))]);
+    opened.wait(first);
+    opened.storage.submit_removals(&mut vec![dequeue(1, 1)]);
+    // Nobody waits for a removal, and so not for what needs no storage either.
+    assert_eq!(opened.submit([]), first);
+    opened.wait(opened.submit([enqueue(1, 2, message(2, b"y"))]));
+    let stats = opened.storage.stats();
+    assert_eq!((stats.commits, stats.batches), (2, 3));
+    opened.storage.submit_removals(&mut vec![dequeue(1, 2)]);
+    opened.storage.close().unwrap();
+    assert_eq!(positions(&reopen(&path), 1), [] as [u64; 0]);
+}
+
+#[test]
+fn a_crash_keeps_what_was_removed_while_nobody_waited() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = database(folder.path());
+    let (opened, _) = Opened::new(&path, &patient_removals());
+    opened.wait(opened.submit([enqueue(1, 1, message(1, b"x"))]));
+    opened.storage.submit_removals(&mut vec![dequeue(1, 1)]);
+    let copy = folder.path().join("copy.db");
+    std::fs::copy(&path, &copy).unwrap();
+    std::fs::copy(path.with_extension("db-wal"), copy.with_extension("db-wal")).unwrap();
+    assert_eq!(positions(&reopen(&copy), 1), [1]);
+}
+
+#[test]
+fn removals_are_written_alone_after_a_while() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = database(folder.path());
+    let options = Options { removal_delay: Duration::from_millis(20), ..Options::default() };
+    let (opened, _) = Opened::new(&path, &options);
+    opened.wait(opened.submit([enqueue(1, 1, message(1, b"x"))]));
+    opened.storage.submit_removals(&mut vec![dequeue(1, 1)]);
+    opened.wait_until(|storage| storage.stats().batches == 2);
+    opened.wait_until(SqliteStorage::is_idle);
+}
+
+#[test]
+fn many_removals_are_written_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = database(folder.path());
+    let (opened, _) = Opened::new(&path, &patient_removals());
+    opened.wait(opened.submit((1..=2_000).map(|n| enqueue(1, n, message(n, b"x")))));
+    for position in 1..=2_000 {
+        opened.storage.submit_removals(&mut vec![dequeue(1, position)]);
+    }
+    opened.wait_until(|storage| storage.backlog() < 1_500);
+}

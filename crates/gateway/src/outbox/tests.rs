@@ -35,6 +35,10 @@ fn waiting(outbox: &Outbox) -> Vec<String> {
         .collect()
 }
 
+fn texts(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|&text| text.to_owned()).collect()
+}
+
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -106,7 +110,6 @@ fn at_its_bound_it_drops_by_policy_and_counts() {
         let outcome = outbox.store(&[item(3)], 0);
         (waiting(&outbox), outbox.totals().dropped.full, outcome.is_ok())
     };
-    let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
     assert_eq!(full(Policy::DropOldest), (texts(&["2", "3"]), 1, true));
     assert_eq!(full(Policy::DropNewest), (texts(&["1", "2"]), 1, true));
     assert_eq!(full(Policy::Refuse), (texts(&["1", "2"]), 0, false));
@@ -222,4 +225,22 @@ fn repetitions_are_forgotten_in_time() {
         outbox.connection.query_row("SELECT count(*) FROM seen", [], |row| number(row, 0)).unwrap();
     assert!(kept < 2 * (REMEMBERED + FORGET_EVERY), "{kept}");
     assert_eq!(outbox.store(&[item(REMEMBERED)], 0).unwrap().known, 1);
+}
+
+#[test]
+fn messages_are_removed_with_the_write_of_others_or_not_at_all() {
+    let folder = Folder::new();
+    let bounds =
+        Bounds { max_bytes: 3 * (ROW_BYTES as u64 + 16), policy: Policy::Refuse, ..BOUNDS };
+    let mut outbox = folder.open(bounds);
+    outbox.store(&[item(1), item(2)], 0).unwrap();
+    let [first, ..] = &outbox.read(Priority::Normal, 0, 9, 9_000).unwrap().messages[..] else {
+        panic!("nothing stored");
+    };
+    let first = first.seq;
+    let too_many: Vec<Item> = (10..30).map(item).collect();
+    assert!(matches!(outbox.store_and_remove(&too_many, &[first], 0), Err(Error::Full(_))));
+    assert_eq!(waiting(&outbox), ["1", "2"]);
+    outbox.store_and_remove(&[item(3), item(4)], &[first], 0).unwrap();
+    assert_eq!((waiting(&outbox), outbox.totals().messages), (texts(&["2", "3", "4"]), 3));
 }

@@ -64,6 +64,8 @@ struct State {
     waiting: VecDeque<Vec<Op>>,
     handed: VecDeque<Handed>,
     committed: u64,
+    /// The last batch that somebody may wait for.
+    awaited: u64,
     failing: bool,
     failure: Option<String>,
     /// State that is durable.
@@ -153,6 +155,7 @@ impl StoreVolume {
             waiting: VecDeque::new(),
             handed: VecDeque::new(),
             committed: 0,
+            awaited: 0,
             failing: false,
             failure: None,
             tables,
@@ -310,9 +313,14 @@ impl Storage for StoreVolume {
         let state = &mut *self.state.lock();
         if !batch.is_empty() {
             state.waiting.push_back(std::mem::take(batch));
+            let handed: usize = state.handed.iter().map(|handed| handed.batches).sum();
+            state.awaited = state.committed + (handed + state.waiting.len()) as u64;
         }
-        let handed: usize = state.handed.iter().map(|handed| handed.batches).sum();
-        Seq(state.committed + (handed + state.waiting.len()) as u64)
+        Seq(state.awaited)
+    }
+
+    fn submit_removals(&self, batch: &mut Vec<Op>) {
+        self.state.lock().waiting.push_back(std::mem::take(batch));
     }
 
     fn committed(&self) -> Seq {

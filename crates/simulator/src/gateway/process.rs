@@ -210,8 +210,10 @@ impl<'a> Gateway<'a> {
             return false;
         }
         let tried = most.min(self.most).clamp(1, self.received.len());
-        match self.outbox.store(&self.received[..tried], self.world.now.0) {
+        let (items, removals) = (&self.received[..tried], Vec::from_iter(self.removals.clone()));
+        match self.outbox.store_and_remove(items, &removals, self.world.now.0) {
             Ok(put) => {
+                self.removals.clear();
                 self.received.drain(..tried);
                 self.most = tried.saturating_mul(2);
                 let lanes = [Priority::Urgent, Priority::Normal].into_iter().zip(put.taken);
