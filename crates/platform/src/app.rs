@@ -22,7 +22,7 @@ use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::shared::SharedPlatform;
 use crate::store::sql::{self, Purpose};
-use crate::store::{Db, Store, device_names};
+use crate::store::{Db, DbTask, Store, device_names};
 use crate::text::Name;
 use crate::topics::position_topic;
 
@@ -140,37 +140,28 @@ impl App {
     }
 
     /// Changes accounts, memberships or twins, and loads the account cache again.
-    pub(crate) async fn change_roster<T, F>(&self, change: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(crate) async fn change_roster<T: Send + 'static>(
+        &self,
+        change: impl DbTask<T>,
+    ) -> Result<T, Problem> {
         self.store.write(self.and_load(change)).await
     }
 
     /// The same for what a caller changes, which is logged.
-    pub(crate) async fn change_roster_as<T, F>(
+    pub(crate) async fn change_roster_as<T: Send + 'static>(
         &self,
         who: RosterChange,
-        change: F,
-    ) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+        change: impl DbTask<T>,
+    ) -> Result<T, Problem> {
         self.write_logged(who, self.and_load(change)).await
     }
 
     /// Makes a change that is in the server's log of changes before it is made, and then with its result.
-    pub(crate) async fn write_logged<T, F>(
+    pub(crate) async fn write_logged<T: Send + 'static>(
         &self,
         who: RosterChange,
-        change: F,
-    ) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+        change: impl DbTask<T>,
+    ) -> Result<T, Problem> {
         let (app, log, begun) = (self.clone(), self.clone(), Arc::new(OnceLock::new()));
         let entry = Arc::clone(&begun);
         let change = move |db: &Db| {
@@ -184,19 +175,14 @@ impl App {
     }
 
     /// The same for callers outside async tasks.
-    pub(crate) fn change_roster_now<T, F>(&self, change: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(crate) fn change_roster_now<T: Send + 'static>(
+        &self,
+        change: impl DbTask<T>,
+    ) -> Result<T, Problem> {
         self.store.write_now(self.and_load(change))
     }
 
-    fn and_load<T, F>(&self, change: F) -> impl FnOnce(&Db) -> Result<T, Problem> + Send + 'static
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+    fn and_load<T>(&self, change: impl DbTask<T>) -> impl DbTask<T> {
         let (account_cache, announcements) =
             (Arc::clone(&self.account_cache), Arc::clone(&self.announcements));
         move |db| {

@@ -1,19 +1,13 @@
 //! What the platform counts since it was opened, for the operator's metrics.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
 
 use crate::frames::types::FrameResult;
 use crate::measurements::types::{MeasurementResult, MeasurementStatus};
 
 /// Objects that are counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
-    stored: AtomicU64,
-    duplicate: AtomicU64,
-    rejected: AtomicU64,
-    malformed: AtomicU64,
-    frames_refused: AtomicU64,
-}
+pub(crate) struct Counts(Mutex<PlatformCounts>);
 
 /// Counts of the platform since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,14 +34,15 @@ impl Counts {
     /// Counts what became of measurements.
     pub(crate) fn took(&self, results: &[MeasurementResult]) {
         let count = |status| results.iter().filter(|result| result.status == status).count() as u64;
-        self.stored.fetch_add(count(MeasurementStatus::Stored), Ordering::Relaxed);
-        self.duplicate.fetch_add(count(MeasurementStatus::Duplicate), Ordering::Relaxed);
-        self.rejected.fetch_add(count(MeasurementStatus::Rejected), Ordering::Relaxed);
+        let mut counts = self.0.lock();
+        counts.measurements_stored += count(MeasurementStatus::Stored);
+        counts.measurements_duplicate += count(MeasurementStatus::Duplicate);
+        counts.measurements_rejected += count(MeasurementStatus::Rejected);
     }
 
     /// Counts fields of messages that could not be used.
     pub(crate) fn unusable(&self, fields: usize) {
-        self.rejected.fetch_add(fields as u64, Ordering::Relaxed);
+        self.0.lock().measurements_rejected += fields as u64;
     }
 
     /// Counts frames that became no reading.
@@ -57,22 +52,15 @@ impl Counts {
 
     /// Counts frames that were refused at once.
     pub(crate) fn frames_refused(&self, frames: usize) {
-        self.frames_refused.fetch_add(frames as u64, Ordering::Relaxed);
+        self.0.lock().frames_refused += frames as u64;
     }
 
     /// Counts a message that was no measurement.
     pub(crate) fn malformed(&self) {
-        self.malformed.fetch_add(1, Ordering::Relaxed);
+        self.0.lock().messages_malformed += 1;
     }
 
     pub(crate) fn get(&self) -> PlatformCounts {
-        PlatformCounts {
-            measurements_stored: self.stored.load(Ordering::Relaxed),
-            measurements_duplicate: self.duplicate.load(Ordering::Relaxed),
-            measurements_rejected: self.rejected.load(Ordering::Relaxed),
-            messages_malformed: self.malformed.load(Ordering::Relaxed),
-            frames_refused: self.frames_refused.load(Ordering::Relaxed),
-            ..PlatformCounts::default()
-        }
+        *self.0.lock()
     }
 }

@@ -22,6 +22,22 @@ use crate::respond::Answer;
 use crate::text::Name;
 use crate::time::Time;
 
+/// Rows that come a part at a time.
+pub(crate) trait RowSource: Send + Sized + 'static {
+    type Row: AsRef<[Cell]> + Send + 'static;
+
+    /// The next rows; none at the end.
+    fn next(&mut self) -> impl Future<Output = Result<Vec<Self::Row>, Problem>> + Send;
+
+    /// All rows, a part at a time.
+    fn stream(self) -> impl Stream<Item = Result<Vec<Self::Row>, Problem>> + Send + 'static {
+        stream::try_unfold(self, |mut source| async {
+            let rows = source.next().await?;
+            Ok((!rows.is_empty()).then_some((rows, source)))
+        })
+    }
+}
+
 /// A table's names and columns.
 #[cfg_attr(not(feature = "spreadsheet"), allow(dead_code, reason = "CSV has no need of all"))]
 pub(crate) struct Outline {
@@ -38,14 +54,9 @@ pub(crate) struct Outline {
 
 impl Outline {
     /// As CSV. Should a part fail when the answer has begun, the connection ends with an error.
-    pub(crate) async fn csv<R: AsRef<[Cell]>>(
-        &self,
-        app: &App,
-        member: &Member,
-        parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send + 'static,
-    ) -> Answer {
+    pub(crate) async fn csv(&self, app: &App, member: &Member, rows: impl RowSource) -> Answer {
         let parts = stream::unfold(
-            (Box::pin(parts), Some(self.columns)),
+            (Box::pin(rows.stream()), Some(self.columns)),
             |(mut parts, heading)| async move {
                 // The heading comes even if there are no rows.
                 let none = || heading.map(|_| Ok(Vec::new()));
@@ -58,13 +69,8 @@ impl Outline {
     }
 
     /// As an Excel file, if it is not too long.
-    pub(crate) async fn xlsx<R: AsRef<[Cell]> + Send + 'static>(
-        &self,
-        app: &App,
-        member: &Member,
-        parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send,
-    ) -> Answer {
-        let made = xlsx::made(self, parts).await?;
+    pub(crate) async fn xlsx(&self, app: &App, member: &Member, rows: impl RowSource) -> Answer {
+        let made = xlsx::made(self, rows.stream()).await?;
         // It took its time.
         if !member.still_is(app) {
             return Err(NoLongerAllowed.into());

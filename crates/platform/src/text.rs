@@ -99,6 +99,12 @@ pub(crate) use checked_text;
 
 checked_text!(Name, NAME_PATTERN);
 
+/// The words as strings.
+macro_rules! strings {
+    ($($word:ident)+) => { [$(stringify!($word)),+] };
+}
+pub(crate) use strings;
+
 /// Free text of at most `MAX` characters and, if `MIN` is 1, at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]

@@ -24,7 +24,7 @@ use crate::change_log::RosterChange;
 use crate::in_hand::InHand;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
-use crate::store::TwinDb;
+use crate::store::TwinTask;
 use crate::text::Name;
 use crate::time::Time;
 
@@ -142,21 +142,21 @@ impl Member {
     }
 
     /// Runs `look` on the committed state of the member's twin; see [`crate::store::Store::read`].
-    pub(crate) async fn read<T, F>(&self, app: &App, look: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        app: &App,
+        look: impl TwinTask<T>,
+    ) -> Result<T, Problem> {
         let twin = self.twin.clone();
         app.store.read(move |db| look(db.within(&twin))).await
     }
 
     /// Changes something of the member's twin; see [`crate::store::Store::write`].
-    pub(crate) async fn write<T, F>(&self, app: &App, change: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        app: &App,
+        change: impl TwinTask<T>,
+    ) -> Result<T, Problem> {
         let twin = self.twin.clone();
         app.store.write(move |db| change(db.within(&twin))).await
     }

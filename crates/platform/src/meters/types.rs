@@ -240,6 +240,15 @@ pub(crate) struct Expected {
     pub(crate) high: Amount,
 }
 
+impl Expected {
+    /// The limits as two columns, where they are given.
+    pub(crate) fn columns(
+        given: Option<Option<Expected>>,
+    ) -> (Option<Option<Amount>>, Option<Option<Amount>>) {
+        given.map(|given| given.map(|range| (range.low, range.high)).unzip()).unzip()
+    }
+}
+
 /// Last reading of a meter.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct LastReading {

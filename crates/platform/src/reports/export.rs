@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use futures_util::{Stream, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
@@ -18,42 +17,17 @@ use crate::respond::Answer;
 use crate::role::Deed;
 use crate::store::readings;
 use crate::store::{Db, TwinDb, meters};
-use crate::table::{self, Cell, Outline};
-use crate::text::Name;
+use crate::table::{self, Cell, Outline, RowSource};
+use crate::text::{Name, strings};
 use crate::time::Time;
 
 /// Readings that are looked up at once, if they are short.
 const PART: usize = 1000;
 /// Readings that are looked up first.
 const FIRST_PART: usize = 100;
-const COLUMNS: [&str; 27] = [
-    "id",
-    "meter",
-    "serial",
-    "street",
-    "at",
-    "value",
-    "unit",
-    "method",
-    "work_list",
-    "reader",
-    "device",
-    "received_at",
-    "lat",
-    "lon",
-    "rssi_dbm",
-    "flags",
-    "conflict_with",
-    "implausible_confirmed",
-    "photo",
-    "note",
-    "original_value",
-    "original_at",
-    "changed",
-    "changed_by",
-    "changed_at",
-    "change_reason",
-    "protection",
+const COLUMNS: [&str; 27] = strings![
+    id meter serial street at value unit method work_list reader device received_at lat lon rssi_dbm flags conflict_with
+    implausible_confirmed photo note original_value original_at changed changed_by changed_at change_reason protection
 ];
 
 /// Filter of readings.
@@ -118,10 +92,10 @@ fn row(reading: Reading, serial: Option<&str>, street: Option<&str>) -> Row {
         Cell::text(reading.photo),
         Cell::text(reading.note),
         Cell::number(reading.original.as_ref().map(|sent| sent.value)),
-        reading.original.map_or(Cell::text(None::<String>), |sent| Cell::Moment(sent.at)),
+        reading.original.map_or(Cell::Nothing, |sent| Cell::Moment(sent.at)),
         Cell::text(change.map(|change| change.action.word())),
         Cell::text(change.map(|change| &change.by)),
-        change.map_or(Cell::text(None::<String>), |change| Cell::Moment(change.at)),
+        change.map_or(Cell::Nothing, |change| Cell::Moment(change.at)),
         Cell::text(change.and_then(|change| change.reason.as_deref())),
         Cell::text(reading.protection.map(|protection| protection.word())),
     ]
@@ -143,16 +117,11 @@ impl Parts {
     fn new(app: App, twin: Name, query: ExportQuery) -> Parts {
         Parts { app, twin, query: query.into(), after: None, wanted: FIRST_PART, done: false }
     }
+}
 
-    /// All rows, a part at a time.
-    fn stream(self) -> impl Stream<Item = Result<Vec<Row>, Problem>> + Send + 'static {
-        stream::try_unfold(self, async |mut parts| {
-            let rows = parts.next().await?;
-            Ok((!rows.is_empty()).then_some((rows, parts)))
-        })
-    }
+impl RowSource for Parts {
+    type Row = Row;
 
-    /// The next rows; none at the end.
     async fn next(&mut self) -> Result<Vec<Row>, Problem> {
         if self.done {
             return Ok(Vec::new());
@@ -208,7 +177,7 @@ fn part(
 pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<ExportQuery>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), member.twin.clone(), query);
-    TABLE.csv(&app, &member, parts.stream()).await
+    TABLE.csv(&app, &member, parts).await
 }
 
 /// Readings as an Excel file
@@ -220,5 +189,5 @@ pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<ExportQue
 pub(crate) async fn xlsx(Call(app, member): Call, Params(query): Params<ExportQuery>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), member.twin.clone(), query);
-    TABLE.xlsx(&app, &member, parts.stream()).await
+    TABLE.xlsx(&app, &member, parts).await
 }

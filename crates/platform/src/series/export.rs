@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use fulmar_http::AnswerRoom;
-use futures_util::{Stream, stream};
+
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -20,26 +20,15 @@ use crate::respond::Answer;
 use crate::role::Deed;
 use crate::store::Db;
 use crate::store::measurements::{self, Label, RawKey};
-use crate::table::{self, Cell, Outline};
-use crate::text::Name;
+use crate::table::{self, Cell, Outline, RowSource};
+use crate::text::{Name, strings};
 use crate::time::{SECOND_MS, Time};
 
 /// Rows that are looked up at once.
 const PART: usize = 1000;
 
-const COLUMNS: [&str; 11] = [
-    "home",
-    "home_name",
-    "device",
-    "room",
-    "quantity",
-    "unit",
-    "at",
-    "value",
-    "min",
-    "max",
-    "count",
-];
+const COLUMNS: [&str; 11] =
+    strings![home home_name device room quantity unit at value min max count];
 
 const TABLE: Outline = Outline {
     name: "series",
@@ -91,15 +80,18 @@ enum ExportPosition {
     From(Time),
 }
 
+impl ExportPosition {
+    fn begin(from: Time, step_ms: Option<i64>) -> ExportPosition {
+        step_ms.map_or(ExportPosition::After(None), |_| ExportPosition::From(from))
+    }
+}
+
 impl Parts {
     async fn new(app: App, member: &Member, query: SeriesExport) -> Result<Parts, Problem> {
         let (mut from, mut until) = range(query.from, query.to)?;
         let now = Time::now();
         let settings = &app.settings.monitoring;
-        let kept = RetentionStart {
-            raw_since: settings.raw_since(now),
-            hours_since: settings.hours_since(now),
-        };
+        let kept = RetentionStart::of(settings, now);
         let step_ms = match query.step {
             None | Some(Step::Raw) => None,
             Some(Step::Auto) => return Err(Problem::invalid("step", "expected raw or seconds")),
@@ -120,23 +112,14 @@ impl Parts {
         series.shrink_to_fit();
         let kept = series.capacity() * size_of::<i64>();
         let room = app.settings.answers.reserve_stored(member.name(), kept)?;
-        let place = if step_ms.is_some() {
-            ExportPosition::From(from)
-        } else {
-            ExportPosition::After(None)
-        };
+        let place = ExportPosition::begin(from, step_ms);
         Ok(Parts { app, series, _room: room, from, until, step_ms, place })
     }
+}
 
-    /// All rows, a part at a time.
-    fn stream(self) -> impl Stream<Item = Result<Vec<Row>, Problem>> + Send + 'static {
-        stream::try_unfold(self, async |mut parts| {
-            let rows = parts.next().await?;
-            Ok((!rows.is_empty()).then_some((rows, parts)))
-        })
-    }
+impl RowSource for Parts {
+    type Row = Row;
 
-    /// The next rows; none at the end.
     async fn next(&mut self) -> Result<Vec<Row>, Problem> {
         while let Some(series) = self.series.front().copied() {
             let (from, until, place, step) = (self.from, self.until, self.place, self.step_ms);
@@ -146,9 +129,7 @@ impl Parts {
                 Some(place) => self.place = place,
                 None => {
                     self.series.pop_front();
-                    let begin =
-                        step.map_or(ExportPosition::After(None), |_| ExportPosition::From(from));
-                    self.place = begin;
+                    self.place = ExportPosition::begin(from, step);
                 }
             }
             if !rows.is_empty() {
@@ -216,7 +197,7 @@ fn row(series: &Label, point: Point) -> Row {
 pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<SeriesExport>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), &member, query).await?;
-    TABLE.csv(&app, &member, parts.stream()).await
+    TABLE.csv(&app, &member, parts).await
 }
 
 /// Measurements as an Excel file
@@ -228,5 +209,5 @@ pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<SeriesExp
 pub(crate) async fn xlsx(Call(app, member): Call, Params(query): Params<SeriesExport>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), &member, query).await?;
-    TABLE.xlsx(&app, &member, parts.stream()).await
+    TABLE.xlsx(&app, &member, parts).await
 }

@@ -148,21 +148,15 @@ fn points(
         let detail = format!("more than {MAX_POINTS} points: ask for less, or for a longer step");
         Problem::invalid("step", detail)
     };
-    let now = Time::now();
-    let kept = RetentionStart {
-        raw_since: settings.raw_since(now),
-        hours_since: settings.hours_since(now),
-    };
+    let kept = RetentionStart::of(settings, Time::now());
     let step_ms = match step {
         Step::Raw => {
             let raw = measurements::raw(db, series.seq, from, until, MAX_POINTS + 1)?;
             if raw.len() > MAX_POINTS {
                 return Err(too_many());
             }
-            return Ok((
-                0,
-                raw.into_iter().map(|(at, value)| Point::from_value(at, value)).collect(),
-            ));
+            let points = raw.into_iter().map(|(at, value)| Point::from_value(at, value));
+            return Ok((0, points.collect()));
         }
         Step::Seconds(seconds) => kept.coarsen(i64::from(seconds) * SECOND_MS, from),
         Step::Auto => {

@@ -3,6 +3,7 @@
 //! A step that nothing was measured in is shown as a gap, so that the automatic choice is never finer
 //! than the sensor measures; and what is no longer kept as measured is shown by the hour or the day.
 
+use crate::settings::Monitoring;
 use crate::time::{DAY_MS, HOUR_MS, SECOND_MS, Time};
 
 /// Points of an answer.
@@ -12,34 +13,10 @@ const GOOD_POINTS: i64 = 500;
 /// Longest step, in seconds: a year.
 pub(crate) const MAX_STEP_S: u32 = 366 * 24 * 3600;
 
-/// Steps people can name, in seconds; those of an hour and more are whole hours, then whole days.
+/// Steps people can name, in seconds: up to half an hour; 1, 2, 3, 6 and 12 hours; 1, 2, 5, 7, 14, 28, 56, 182 and 364 days.
 const STEPS_S: [i64; 26] = [
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    2 * 3600,
-    3 * 3600,
-    6 * 3600,
-    12 * 3600,
-    86_400,
-    2 * 86_400,
-    5 * 86_400,
-    7 * 86_400,
-    14 * 86_400,
-    28 * 86_400,
-    56 * 86_400,
-    182 * 86_400,
-    364 * 86_400,
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 432_000, 604_800,
+    1_209_600, 2_419_200, 4_838_400, 15_724_800, 31_449_600,
 ];
 
 /// Since when what is kept, in ever coarser forms.
@@ -47,6 +24,16 @@ const STEPS_S: [i64; 26] = [
 pub(crate) struct RetentionStart {
     pub(crate) raw_since: Time,
     pub(crate) hours_since: Time,
+}
+
+impl RetentionStart {
+    /// By these settings, now.
+    pub(crate) fn of(settings: &Monitoring, now: Time) -> RetentionStart {
+        RetentionStart {
+            raw_since: settings.raw_since(now),
+            hours_since: settings.hours_since(now),
+        }
+    }
 }
 
 impl RetentionStart {

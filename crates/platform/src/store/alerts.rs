@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-use super::filter::{self, Column, Filter};
-use super::sql::{FromRow, Result, Row, ToSql, from_row, params};
+use super::filter::{self, Column, Filter, columns};
+use super::sql::{Result, ToSql, from_row, params};
 use super::{Db, TwinDb};
 use crate::alerts::machine::Machine;
 use crate::alerts::types::{Alert, AlertQuery, AlertState, Rule};
@@ -20,6 +20,10 @@ from_row! {
         id, name, quantity, home, severity, above, below, clear, for_s, averaging_s, silent_s, source, enabled, etag
     }
     Silence { rule, twin, home, device, last_at }
+    Alert {
+        id, rule, rule_name, home, home_name, device, quantity, severity, state = AlertState::Active, value, peak, unit,
+        threshold, raised_at, noticed_at, late = false, cleared_at, acknowledged_at, acknowledged_by, note,
+    }.finished
 }
 
 pub(crate) fn rule_of(db: TwinDb<'_>, id: &str) -> Result<Option<Rule>> {
@@ -56,22 +60,10 @@ pub(crate) fn rules_for(db: TwinDb<'_>, quantity: &str, home: Option<&str>) -> R
 
 /// Creates or replaces a rule, and deletes its state.
 pub(crate) fn put_rule(db: TwinDb<'_>, rule: &Rule) -> Result<()> {
-    let columns: [Column<'_>; 13] = [
-        ("id", &rule.id),
-        ("name", &rule.name),
-        ("quantity", &rule.quantity),
-        ("home", &rule.home),
-        ("severity", &rule.severity),
-        ("above", &rule.above),
-        ("below", &rule.below),
-        ("clear", &rule.clear),
-        ("for_s", &rule.for_s),
-        ("averaging_s", &rule.averaging_s),
-        ("silent_s", &rule.silent_s),
-        ("source", &rule.source),
-        ("enabled", &rule.enabled),
-    ];
-    filter::upsert(db, "alert_rule", &columns, "")?;
+    let columns = columns!(
+        rule; id, name, quantity, home, severity, above, below, clear, for_s, averaging_s, silent_s, source, enabled
+    );
+    filter::upsert(db, "alert_rule", columns, "")?;
     let sql = "DELETE FROM alert_state WHERE twin = ?1 AND rule = ?2";
     db.execute(sql, params![db.twin, rule.id]).map(drop)
 }
@@ -123,39 +115,6 @@ const ALERT: &str =
     a.peak, a.unit, a.threshold, a.raised_at, a.noticed_at, a.cleared_at, a.acknowledged_at,
     a.acknowledged_by, a.note, a.seq
     FROM alert a LEFT JOIN home h ON h.twin = a.twin AND h.id = a.home";
-
-impl FromRow for Alert {
-    fn from_row(row: &mut Row<'_>) -> Result<Alert> {
-        let (id, rule, rule_name, home, home_name) = row.read()?;
-        let (device, quantity, severity) = row.read()?;
-        let (value, peak, unit, threshold) = row.read()?;
-        let (raised_at, noticed_at, cleared_at) = row.read()?;
-        let (acknowledged_at, acknowledged_by, note) = row.read()?;
-        let alert = Alert {
-            id,
-            rule,
-            rule_name,
-            home,
-            home_name,
-            device,
-            quantity,
-            severity,
-            state: AlertState::Active,
-            value,
-            peak,
-            unit,
-            threshold,
-            raised_at,
-            noticed_at,
-            late: false,
-            cleared_at,
-            acknowledged_at,
-            acknowledged_by,
-            note,
-        };
-        Ok(alert.finished())
-    }
-}
 
 pub(crate) fn get(db: TwinDb<'_>, id: Uuid) -> Result<Option<Alert>> {
     let sql = format!("SELECT {ALERT} WHERE a.twin = ?1 AND a.id = ?2");
@@ -219,37 +178,19 @@ pub(crate) fn overlapping(db: TwinDb<'_>, like: &Alert, until: Time) -> Result<O
 }
 
 pub(crate) fn add(db: TwinDb<'_>, alert: &Alert) -> Result<()> {
-    let columns: [Column<'_>; 15] = [
-        ("id", &alert.id),
-        ("rule", &alert.rule),
-        ("rule_name", &alert.rule_name),
-        ("home", &alert.home),
-        ("device", &alert.device),
-        ("quantity", &alert.quantity),
-        ("severity", &alert.severity),
-        ("value", &alert.value),
-        ("peak", &alert.peak),
-        ("unit", &alert.unit),
-        ("threshold", &alert.threshold),
-        ("raised_at", &alert.raised_at),
-        ("noticed_at", &alert.noticed_at),
-        ("cleared_at", &alert.cleared_at),
-        ("revision", &1_i64),
-    ];
-    filter::insert(db, "alert", &columns)
+    let columns = columns!(
+        alert; id, rule, rule_name, home, device, quantity, severity, value, peak, unit, threshold, raised_at, noticed_at,
+        cleared_at, revision = 1_i64
+    );
+    filter::insert(db, "alert", columns)
 }
 
 /// Stores the changeable fields of an alert.
 pub(crate) fn update(db: TwinDb<'_>, alert: &Alert) -> Result<()> {
-    let columns: [(&str, Option<&dyn ToSql>); 7] = [
-        ("value", Some(&alert.value)),
-        ("peak", Some(&alert.peak)),
-        ("cleared_at", Some(&alert.cleared_at)),
-        ("acknowledged_at", Some(&alert.acknowledged_at)),
-        ("acknowledged_by", Some(&alert.acknowledged_by)),
-        ("note", Some(&alert.note)),
-        ("raised_at", Some(&alert.raised_at)),
-    ];
+    let columns: &[Column<'_>] = columns!(
+        alert; value, peak, cleared_at, acknowledged_at, acknowledged_by, note, raised_at
+    );
+    let columns: Vec<_> = columns.iter().map(|(name, value)| (*name, Some(*value))).collect();
     filter::change(db, "alert", &alert.id, &columns)
 }
 

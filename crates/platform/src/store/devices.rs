@@ -2,8 +2,8 @@
 
 use uuid::Uuid;
 
-use super::filter::{Column, Filter, insert};
-use super::sql::{FromRow, Result, Row, params};
+use super::filter::{Filter, columns, insert};
+use super::sql::{FromSql, Mismatch, Result, ToSql, Value, from_row, params};
 use super::{Db, TwinDb};
 use crate::devices::types::{Command, CommandState, Device, NewDevice, Telemetry};
 use crate::text::Name;
@@ -12,22 +12,28 @@ use crate::time::Time;
 /// The most items of telemetry per device; beyond, the oldest are deleted.
 pub(crate) const MAX_TELEMETRY: u32 = 100_000;
 
-const INSTANCE: &str = "SELECT i.device, i.kind, i.name, i.app_version, i.account, i.seen_at,
+const INSTANCE: &str =
+    "SELECT i.device, i.kind, i.name, i.app_version, NULLIF(i.account, ''), i.seen_at,
     (SELECT item FROM telemetry t WHERE t.twin = i.twin AND t.device = i.device
         ORDER BY at DESC, id DESC LIMIT 1)
     FROM instance i";
 
-/// The account of a device; the column is empty for one that was removed.
-fn owner(column: &str) -> Option<Name> {
-    column.parse().ok()
+from_row! {
+    Device { device, kind, name, app_version, user, seen_at, telemetry }
+    Command { id, command, args, state, detail, given_by, given_at, changed_at }
 }
 
-impl FromRow for Device {
-    fn from_row(row: &mut Row<'_>) -> Result<Device> {
-        let (device, kind, name, app_version) = row.read()?;
-        let (user, seen_at, telemetry): (String, _, Option<String>) = row.read()?;
-        let telemetry = telemetry.and_then(|item| serde_json::from_str(&item).ok());
-        Ok(Device { device, kind, name, app_version, user: owner(&user), seen_at, telemetry })
+/// Telemetry that another version stored and this one cannot parse is none.
+impl FromSql for Option<Telemetry> {
+    fn from_sql(value: Value<'_>) -> std::result::Result<Self, Mismatch> {
+        let item = Option::<String>::from_sql(value)?;
+        Ok(item.and_then(|item| serde_json::from_str(&item).ok()))
+    }
+}
+
+impl FromSql for serde_json::Value {
+    fn from_sql(value: Value<'_>) -> std::result::Result<Self, Mismatch> {
+        Ok(serde_json::from_str(value.as_str()?).unwrap_or_default())
     }
 }
 
@@ -49,12 +55,9 @@ pub(crate) fn list(
     filter.list(db, INSTANCE, "i.device", limit)
 }
 
-/// All devices: twin, device and owner.
+/// All devices: twin, device and owner; none of one whose account was removed.
 pub(crate) fn owners(db: &Db) -> Result<Vec<(Name, Name, Option<Name>)>> {
-    db.list_with("SELECT twin, device, account FROM instance", (), |row| {
-        let (twin, device, account): (_, _, String) = row.read()?;
-        Ok((twin, device, owner(&account)))
-    })
+    db.list("SELECT twin, device, NULLIF(account, '') FROM instance", ())
 }
 
 pub(crate) fn upsert(
@@ -73,30 +76,11 @@ pub(crate) fn upsert(
 }
 
 pub(crate) fn add_command(db: TwinDb<'_>, device: &str, command: &Command) -> Result<()> {
-    let Command { id, command, args, state, detail, given_by, given_at, changed_at } = command;
-    let args = args.to_string();
-    let columns: [Column<'_>; 9] = [
-        ("device", &device),
-        ("id", id),
-        ("command", command),
-        ("args", &args),
-        ("state", state),
-        ("detail", detail),
-        ("given_by", given_by),
-        ("given_at", given_at),
-        ("changed_at", changed_at),
-    ];
-    insert(db, "command", &columns)
-}
-
-impl FromRow for Command {
-    fn from_row(row: &mut Row<'_>) -> Result<Command> {
-        let (id, command, args, state, detail) = row.read()?;
-        let (given_by, given_at, changed_at) = row.read()?;
-        let args: String = args;
-        let args = serde_json::from_str(&args).unwrap_or_default();
-        Ok(Command { id, command, args, state, detail, given_by, given_at, changed_at })
-    }
+    let columns = columns!(
+        command; device = device, id, command, args = command.args.to_string(), state, detail, given_by, given_at,
+        changed_at
+    );
+    insert(db, "command", columns)
 }
 
 /// The newest `limit` commands to a device, oldest first.
@@ -167,8 +151,8 @@ pub(crate) fn telemetry(
 ) -> Result<Vec<Telemetry>> {
     let since = since.unwrap_or(Time(i64::MIN));
     let sql = "SELECT item FROM telemetry WHERE twin = ?1 AND device = ?2 AND at >= ?3 ORDER BY at, id LIMIT ?4";
-    let items: Vec<String> = db.list(sql, params![db.twin, device, since, limit])?;
-    Ok(items.iter().filter_map(|item| serde_json::from_str(item).ok()).collect())
+    let items: Vec<Option<Telemetry>> = db.list(sql, params![db.twin, device, since, limit])?;
+    Ok(items.into_iter().flatten().collect())
 }
 
 #[cfg(test)]

@@ -1,8 +1,12 @@
 //! Conditions of a query, and columns of a change, that depend on the request.
 
+use uuid::Uuid;
+
 use super::TwinDb;
-use super::sql::{FromRow, Result, Row, ToSql, Value};
+use super::sql::{FromRow, FromSql, Mismatch, Result, Row, ToSql, Value};
+use crate::measurements::Quantity;
 use crate::number::{Bounds, Place};
+use crate::readings::types::Flag;
 
 /// Conditions joined by AND, and their values.
 #[derive(Default)]
@@ -108,6 +112,24 @@ pub(super) fn change(
 /// A column and its value.
 pub(super) type Column<'a> = (&'a str, &'a dyn ToSql);
 
+/// Columns that have the names and values of fields, or a value of their own.
+macro_rules! columns {
+    ($of:expr; $($name:ident $(= $value:expr)?),+ $(,)?) => {
+        &[$((stringify!($name), columns!(@ $of, $name $(, $value)?) as &dyn ToSql)),+]
+    };
+    (@ $of:expr, $field:ident) => { &$of.$field };
+    (@ $of:expr, $field:ident, $value:expr) => { &$value };
+}
+pub(super) use columns;
+
+/// The same of a change: columns without a value stay as they are.
+macro_rules! changes {
+    ($of:expr; $($name:ident $(= $value:expr)?),+ $(,)?) => {
+        &[$((stringify!($name), $crate::store::filter::given(columns!(@ $of, $name $(, $value)?)))),+]
+    };
+}
+pub(super) use changes;
+
 /// Inserts a row of the twin.
 pub(super) fn insert(db: TwinDb<'_>, table: &str, columns: &[Column<'_>]) -> Result<()> {
     let columns = [&[("twin", &db.twin as &dyn ToSql)], columns].concat();
@@ -150,3 +172,16 @@ impl FromRow for Option<Place> {
         Ok(row.read::<Option<_>>()?.map(|(lat, lon)| Place { lat, lon }))
     }
 }
+
+/// Lists that are stored as words of one text, or as null if they are empty. Words of a later version are left out.
+macro_rules! word_lists {
+    ($($item:ty: $parse:expr),+) => {$(
+        impl FromSql for Vec<$item> {
+            fn from_sql(value: Value<'_>) -> std::result::Result<Self, Mismatch> {
+                let words = Option::<String>::from_sql(value)?.unwrap_or_default();
+                Ok(words.split_whitespace().filter_map($parse).collect())
+            }
+        }
+    )+};
+}
+word_lists!(Uuid: |id| id.parse().ok(), Quantity: |name| name.parse().ok(), Flag: Flag::from_word);

@@ -1,26 +1,21 @@
 //! Homes in the database, each with its sensors' last values and its raised alerts.
 
 use super::TwinDb;
-use super::filter::{self, Column, Filter, given};
-use super::sql::{FromRow, Result, Row};
+use super::filter::{self, Filter, changes, columns};
+use super::sql::{Result, ToSql, from_row};
 use crate::alerts::Severity;
-use crate::homes::types::{HomeChange, HomeQuery, LastValue, is_silent};
+use crate::homes::types::{HomeChange, HomeQuery, LastValue, Worst, is_silent};
 use crate::homes::{Home, NewHome};
 use crate::number::Place;
 use crate::text::Name;
 use crate::time::Time;
 
 const COLUMNS: &str = "h.id, h.name, h.lat, h.lon, h.street, h.note, h.gateway,
-    (SELECT count(*) FROM sensor s WHERE s.twin = h.twin AND s.home = h.id), h.revision";
+    (SELECT count(*) FROM sensor s WHERE s.twin = h.twin AND s.home = h.id), '\"h' || h.revision || '\"'";
 
-/// Without its values and alerts.
-impl FromRow for Home {
-    fn from_row(row: &mut Row<'_>) -> Result<Home> {
-        let (id, name, place, street, note) = row.read()?;
-        let (gateway, devices, revision): (_, _, i64) = row.read()?;
-        let (values, worst, etag) = (Vec::new(), None.into(), format!("\"h{revision}\""));
-        Ok(Home { id, name, place, street, note, gateway, devices, values, worst, alerts: 0, etag })
-    }
+from_row! {
+    // Without its values and alerts.
+    Home { id, name, place, street, note, gateway, devices, values = Vec::new(), worst = Worst::Ok, alerts = 0, etag }
 }
 
 fn furnish(db: TwinDb<'_>, home: &mut Home, now: Time) -> Result<()> {
@@ -91,31 +86,15 @@ pub(crate) fn list(
 /// Creates or replaces a home.
 pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewHome) -> Result<()> {
     let (lat, lon) = Place::columns(new.place);
-    let columns: [Column<'_>; 7] = [
-        ("id", id),
-        ("name", &new.name),
-        ("lat", &lat),
-        ("lon", &lon),
-        ("street", &new.street),
-        ("note", &new.note),
-        ("gateway", &new.gateway),
-    ];
-    filter::upsert(db, "home", &columns, "")
+    let columns = columns!(new; id = id, name, lat = lat, lon = lon, street, note, gateway);
+    filter::upsert(db, "home", columns, "")
 }
 
 /// Changes an existing home.
 pub(crate) fn change(db: TwinDb<'_>, id: &str, change: &HomeChange) -> Result<()> {
-    let HomeChange { name, place, street, note, gateway } = change;
-    let (lat, lon) = place.map(Place::columns).unzip();
-    let values = [
-        ("name", given(name)),
-        ("lat", given(&lat)),
-        ("lon", given(&lon)),
-        ("street", given(street)),
-        ("note", given(note)),
-        ("gateway", given(gateway)),
-    ];
-    filter::change(db, "home", &id, &values)
+    let (lat, lon) = change.place.map(Place::columns).unzip();
+    let values = changes!(change; name, lat = lat, lon = lon, street, note, gateway);
+    filter::change(db, "home", &id, values)
 }
 
 /// Removes a home; its sensors remain, without a home.

@@ -1,14 +1,13 @@
 //! Meters in the database.
 
 use super::TwinDb;
-use super::filter::{self, Column, Filter, given};
-use super::sql::{FromRow, Result, Row, from_row, params};
+use super::filter::{self, Filter, changes, columns};
+use super::sql::{FromRow, Result, Row, ToSql, from_row, params};
 use crate::meters::types::{
-    Exchange, MeterChange, MeterQuery, MeterState, NewExchange, REGISTER_DIGITS, USUAL_DIGITS,
-    expect,
+    Exchange, MeterChange, MeterQuery, NewExchange, REGISTER_DIGITS, USUAL_DIGITS, expect,
 };
 use crate::meters::{Expected, LastReading, Medium, Meter, NewMeter, RadioAddress};
-use crate::number::{Amount, Place};
+use crate::number::Place;
 use crate::text::Name;
 use crate::time::{DAY_MS, Time};
 
@@ -24,60 +23,52 @@ pub(super) const MISSED: &str = missed!();
 
 /// ?1 is the present time, at which overdue meters are missed.
 pub(super) const COLUMNS: &str = concat!(
-    "m.id, m.address, m.serial, m.manufacturer, m.medium, m.lat, m.lon, m.street, m.unit,
-    m.register_digits, m.aes_key IS NOT NULL, m.radio_security IS NOT NULL, m.note, m.expected_low, m.expected_high,
-    m.first_value, m.first_at, m.last_value, m.last_at, m.last_method, m.last_protection, m.leak_since IS NOT NULL,
-    EXISTS (SELECT 1 FROM task t JOIN work_list w ON w.twin = t.twin AND w.id = t.work_list
-            WHERE t.twin = m.twin AND t.meter = m.id AND ",
+    "m.revision, m.first_value, m.first_at,
+    m.id, m.address, m.serial, m.manufacturer, m.medium, m.lat, m.lon, m.street, m.unit, m.register_digits,
+    m.address IS NOT NULL, m.aes_key IS NOT NULL, m.radio_security IS NOT NULL, m.note, m.expected_low, m.expected_high,
+    m.last_value, m.unit, m.last_at, m.last_method, m.last_protection,
+    CASE WHEN m.leak_since IS NOT NULL THEN 'leak_suspected'
+         WHEN EXISTS (SELECT 1 FROM task t JOIN work_list w ON w.twin = t.twin AND w.id = t.work_list
+                      WHERE t.twin = m.twin AND t.meter = m.id AND ",
     missed!(),
-    "), m.changed_at, m.revision"
+    ") THEN 'missed' ELSE 'ok' END, m.changed_at"
 );
+
+from_row! {
+    Meter {
+        id, address, serial, manufacturer, medium, place, street, unit, register_digits, radio, has_key, is_protected, note,
+        expected, last, state, changed_at, etag = String::new(),
+    }
+    NewExchange { id, at, last, first, old_serial, new_serial, note }
+    Exchange { new, entered_by, entered_at, withdrawn_by, withdrawn_at }
+}
+
+impl FromRow for Option<LastReading> {
+    fn from_row(row: &mut Row<'_>) -> Result<Self> {
+        let (value, unit, at, method, protection): (Option<_>, _, Option<_>, Option<_>, _) =
+            row.read()?;
+        let all = value.zip(at).zip(method);
+        Ok(all.map(|((value, at), method)| LastReading { value, unit, at, method, protection }))
+    }
+}
+
+impl FromRow for Option<Expected> {
+    fn from_row(row: &mut Row<'_>) -> Result<Self> {
+        Ok(row.read::<Option<_>>()?.map(|(low, high)| Expected { low, high }))
+    }
+}
+
+/// The meter as it is at this time.
 pub(super) fn meter(row: &mut Row<'_>, now: Time) -> Result<Meter> {
-    let (id, address, serial, manufacturer, medium) = row.read()?;
-    let address: Option<String> = address;
-    let (place, street, unit, register_digits): (_, _, String, _) = row.read()?;
-    let (has_key, is_protected, note) = row.read()?;
-    let given: Option<(Amount, Amount)> = row.read()?;
-    let (first, shown): (Option<(f64, Time)>, _) = row.read()?;
-    let expected = match given {
-        Some((low, high)) => Some(Expected { low, high }),
-        None => first
-            .zip(shown)
-            .and_then(|((first, since), (last, at))| expect(first, since, last, at, now)),
-    };
-    let (method, protection): (Option<_>, _) = row.read()?;
-    let last = shown.zip(method).map(|((value, at), method)| {
-        let unit = unit.clone();
-        LastReading { value, unit, at, method, protection }
-    });
-    let state = match row.read()? {
-        (true, _) => MeterState::LeakSuspected,
-        (_, true) => MeterState::Missed,
-        _ => MeterState::Ok,
-    };
-    let (changed_at, revision): (_, i64) = row.read()?;
+    let (revision, first): (i64, Option<(f64, Time)>) = row.read()?;
+    let mut meter: Meter = row.read()?;
+    if let (None, Some((first, since)), Some(last)) = (meter.expected, first, &meter.last) {
+        meter.expected = expect(first, since, last.value, last.at, now);
+    }
     // The expected value changes with the day, the state with the hour; the rest with the revision.
-    let etag = format!("\"{revision}-{}{}\"", now.0.div_euclid(DAY_MS), &state.word()[..1]);
-    Ok(Meter {
-        id,
-        radio: address.is_some(),
-        address,
-        serial,
-        manufacturer,
-        medium,
-        place,
-        street,
-        unit,
-        register_digits,
-        has_key,
-        is_protected,
-        note,
-        expected,
-        last,
-        state,
-        changed_at,
-        etag,
-    })
+    let day = now.0.div_euclid(DAY_MS);
+    meter.etag = format!("\"{revision}-{day}{}\"", &meter.state.word()[..1]);
+    Ok(meter)
 }
 
 pub(crate) fn get(db: TwinDb<'_>, id: &str, now: Time) -> Result<Option<Meter>> {
@@ -148,24 +139,14 @@ pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Re
     let maker = new.manufacturer.as_ref().map(|maker| maker.to_string());
     let maker = maker.or_else(|| new.address.as_ref().map(RadioAddress::maker));
     let created = !exists(db, id)?;
-    let columns: [Column<'_>; 15] = [
-        ("id", id),
-        ("address", &address),
-        ("radio_key", &short_address),
-        ("serial", &new.serial),
-        ("manufacturer", &maker),
-        ("medium", &medium),
-        ("lat", &lat),
-        ("lon", &lon),
-        ("street", &new.street),
-        ("unit", &new.unit.as_deref().unwrap_or(medium.unit())),
-        ("register_digits", &digits),
-        ("note", &new.note),
-        ("expected_low", &new.expected.map(|expected| expected.low)),
-        ("expected_high", &new.expected.map(|expected| expected.high)),
-        ("changed_at", &now),
-    ];
-    filter::upsert(db, "meter", &columns, FORGET_OTHER)?;
+    let (unit, expected) = (new.unit.as_deref().unwrap_or(medium.unit()), new.expected.map(Some));
+    let (low, high) = Expected::columns(expected);
+    let columns = columns!(
+        new; id = id, address = address, radio_key = short_address, serial, manufacturer = maker, medium = medium,
+        lat = lat, lon = lon, street, unit = unit, register_digits = digits, note, expected_low = low,
+        expected_high = high, changed_at = now
+    );
+    filter::upsert(db, "meter", columns, FORGET_OTHER)?;
     Ok(if created { Added::Created } else { Added::Updated })
 }
 
@@ -176,24 +157,13 @@ pub(crate) fn by_radio_address(db: TwinDb<'_>, short_address: &str) -> Result<Op
 
 /// Changes an existing meter.
 pub(crate) fn change(db: TwinDb<'_>, id: &str, change: &MeterChange, now: Time) -> Result<()> {
-    let (lat, lon) = change.place.map(Place::columns).unzip();
-    let low = change.expected.map(|expected| expected.map(|expected| expected.low));
-    let high = change.expected.map(|expected| expected.map(|expected| expected.high));
-    let values = [
-        ("serial", given(&change.serial)),
-        ("manufacturer", given(&change.manufacturer)),
-        ("medium", given(&change.medium)),
-        ("lat", given(&lat)),
-        ("lon", given(&lon)),
-        ("street", given(&change.street)),
-        ("unit", given(&change.unit)),
-        ("register_digits", given(&change.register_digits)),
-        ("note", given(&change.note)),
-        ("expected_low", given(&low)),
-        ("expected_high", given(&high)),
-        ("changed_at", Some(&now)),
-    ];
-    filter::change(db, "meter", &id, &values)
+    let ((lat, lon), changed_at) = (change.place.map(Place::columns).unzip(), Some(now));
+    let (expected_low, expected_high) = Expected::columns(change.expected);
+    let values = changes!(
+        change; serial, manufacturer, medium, lat = lat, lon = lon, street, unit, register_digits, note,
+        expected_low = expected_low, expected_high = expected_high, changed_at = changed_at
+    );
+    filter::change(db, "meter", &id, values)
 }
 
 /// Increments the meter's revision.
@@ -235,16 +205,6 @@ pub(crate) fn exchanges(db: TwinDb<'_>, meter: &str) -> Result<Vec<Exchange>> {
     );
     db.list(&sql, [db.twin, meter])
 }
-
-impl FromRow for Exchange {
-    fn from_row(row: &mut Row<'_>) -> Result<Exchange> {
-        let new = row.read()?;
-        let (entered_by, entered_at, withdrawn_by, withdrawn_at) = row.read()?;
-        Ok(Exchange { new, entered_by, entered_at, withdrawn_by, withdrawn_at })
-    }
-}
-
-from_row!(NewExchange { id, at, last, first, old_serial, new_serial, note });
 
 /// Stores an exchange, or that it was taken back.
 pub(crate) fn put_exchange(db: TwinDb<'_>, meter: &str, exchange: &Exchange) -> Result<()> {

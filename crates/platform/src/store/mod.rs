@@ -83,6 +83,19 @@ impl Db {
     }
 }
 
+/// A use of the database in one transaction.
+pub(crate) trait DbTask<T>: FnOnce(&Db) -> Result<T, Problem> + Send + 'static {}
+
+impl<T, F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static> DbTask<T> for F {}
+
+/// The same of one twin's rows.
+pub(crate) trait TwinTask<T>:
+    FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static
+{
+}
+
+impl<T, F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static> TwinTask<T> for F {}
+
 /// The open database.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -114,21 +127,19 @@ impl Store {
     }
 
     /// Runs `change` in the writer's next transaction and returns when it is durable. If it fails, it has no effect.
-    pub(crate) async fn write<T, F>(&self, change: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        change: impl DbTask<T>,
+    ) -> Result<T, Problem> {
         self.write_and(change, |_| ()).await
     }
 
     /// The same, and calls `then` with the outcome on the writer's thread, even if nobody waits for it any more.
-    pub(crate) async fn write_and<T, F, A>(&self, change: F, then: A) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-        A: FnOnce(&Result<T, Problem>) + Send + 'static,
-    {
+    pub(crate) async fn write_and<T: Send + 'static>(
+        &self,
+        change: impl DbTask<T>,
+        then: impl FnOnce(&Result<T, Problem>) + Send + 'static,
+    ) -> Result<T, Problem> {
         let (answer, waiting) = tokio::sync::oneshot::channel();
         let answer = |outcome| {
             then(&outcome);
@@ -139,11 +150,10 @@ impl Store {
     }
 
     /// Like [`Store::write`], for callers outside async tasks.
-    pub(crate) fn write_now<T, F>(&self, change: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(crate) fn write_now<T: Send + 'static>(
+        &self,
+        change: impl DbTask<T>,
+    ) -> Result<T, Problem> {
         let (answer, waiting) = std::sync::mpsc::sync_channel(1);
         self.writer.hand(Job::new(change, move |outcome| drop(answer.send(outcome))))?;
         waiting
@@ -152,11 +162,7 @@ impl Store {
     }
 
     /// Runs `look` on the committed state, off the runtime's thread.
-    pub(crate) async fn read<T, F>(&self, look: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(crate) async fn read<T: Send + 'static>(&self, look: impl DbTask<T>) -> Result<T, Problem> {
         self.readers.run(look).await
     }
 

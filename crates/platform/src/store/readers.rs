@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use super::Db;
 use super::sql::{Begin, Source};
+use super::{Db, DbTask};
 use crate::blocking;
 use crate::problem::Problem;
 
@@ -29,11 +29,10 @@ impl Readers {
         Readers { source, idle, turns }
     }
 
-    pub(super) async fn run<T, F>(self: &Arc<Self>, look: F) -> Result<T, Problem>
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-    {
+    pub(super) async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        look: impl DbTask<T>,
+    ) -> Result<T, Problem> {
         let turn = tokio::time::timeout(PATIENCE, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
             return Err(Problem::unavailable("the server is busy"));
@@ -42,7 +41,7 @@ impl Readers {
         blocking::run(turn, move || readers.query(look)).await?
     }
 
-    fn query<T>(&self, look: impl FnOnce(&Db) -> Result<T, Problem>) -> Result<T, Problem> {
+    fn query<T>(&self, look: impl DbTask<T>) -> Result<T, Problem> {
         let idle = self.idle.lock().pop();
         let db = idle.map_or_else(|| self.source.open_to_read(), Ok)?;
         db.begin(Begin::Read)?;

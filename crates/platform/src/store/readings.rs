@@ -2,9 +2,9 @@
 
 use uuid::Uuid;
 
-use super::filter::{self, Column, Filter};
+use super::filter::{self, Filter, columns};
 use super::reports::{OFFSET, RegisterValue};
-use super::sql::{DatabaseError, FromRow, Result, Row, params};
+use super::sql::{FromRow, Result, Row, ToSql, from_row, params};
 use super::{TwinDb, reports};
 use crate::number::Place;
 use crate::paging::Order;
@@ -35,52 +35,24 @@ pub(super) const IN_TIME: &str = "' ' || r.flags || ' ' NOT LIKE '% future %'";
 /// With the last entry of each reading's audit trail.
 const FROM: &str = "FROM reading r LEFT JOIN reading_change k ON k.seq = r.last_change";
 
-impl FromRow for Reading {
-    fn from_row(row: &mut Row<'_>) -> Result<Reading> {
-        let (id, meter, at, value, unit) = row.read()?;
-        let (method, protection, doubt) = row.read()?;
-        let (photo, place, rssi_dbm, note) = row.read()?;
-        let (implausible_confirmed, work_list) = row.read()?;
-        let (reader, device, received_at) = row.read()?;
-        let (others, flags): (Option<String>, String) = row.read()?;
-        let others = others.unwrap_or_default();
-        let others: std::result::Result<_, _> = others.split_whitespace().map(str::parse).collect();
-        let (original, changed): (Option<_>, Changed) = row.read()?;
-        Ok(Reading {
-            id,
-            meter,
-            at,
-            value,
-            unit,
-            method,
-            protection,
-            doubt,
-            photo,
-            place,
-            rssi_dbm,
-            note,
-            implausible_confirmed,
-            work_list,
-            reader,
-            device,
-            received_at,
-            conflict_with: others.map_err(|_| DatabaseError::Column(0))?,
-            flags: flags.split_whitespace().filter_map(Flag::from_word).collect(),
-            original: original.map(|(value, at)| Original { value, at }),
-            changed: changed.0,
-            etag: row.read()?,
-        })
+from_row! {
+    Reading {
+        id, meter, at, value, unit, method, protection, doubt, photo, place, rssi_dbm, note, implausible_confirmed, work_list,
+        reader, device, received_at, conflict_with, flags, original, changed, etag,
     }
 }
 
-/// The last change, if there is one.
-struct Changed(Option<Change>);
+impl FromRow for Option<Original> {
+    fn from_row(row: &mut Row<'_>) -> Result<Self> {
+        Ok(row.read::<Option<_>>()?.map(|(value, at)| Original { value, at }))
+    }
+}
 
-impl FromRow for Changed {
-    fn from_row(row: &mut Row<'_>) -> Result<Changed> {
+impl FromRow for Option<Change> {
+    fn from_row(row: &mut Row<'_>) -> Result<Self> {
         let (action, by, at, reason): (Option<_>, Option<_>, Option<_>, _) = row.read()?;
         let done = action.zip(by).zip(at);
-        Ok(Changed(done.map(|((action, by), at)| Change { action, by, at, reason })))
+        Ok(done.map(|((action, by), at)| Change { action, by, at, reason }))
     }
 }
 
@@ -168,30 +140,14 @@ pub(crate) fn same(db: TwinDb<'_>, new: &NewReading, reader: &str) -> Result<Opt
 pub(crate) fn insert(db: TwinDb<'_>, row: &NewRow<'_>) -> Result<()> {
     let new = row.new;
     let (lat, lon) = Place::columns(new.place);
-    let columns: [Column<'_>; 21] = [
-        ("id", &new.id),
-        ("meter", &new.meter),
-        ("at", &new.at),
-        ("value", &new.value),
-        ("unit", &row.unit),
-        ("method", &new.method),
-        ("photo", &new.photo),
-        ("lat", &lat),
-        ("lon", &lon),
-        ("rssi_dbm", &new.rssi_dbm),
-        ("note", &new.note),
-        ("implausible_confirmed", &new.implausible_confirmed),
-        ("work_list", &row.work_list),
-        ("reader", row.reader),
-        ("device", &new.device),
-        ("received_at", &row.now),
-        ("flags", &words(row.flags)),
-        ("contested", &row.flags.contains(&Flag::Conflict)),
-        ("holds", &holds(row.flags)),
-        ("protection", &row.proof.protection),
-        ("doubt", &row.proof.doubt),
-    ];
-    filter::insert(db, "reading", &columns)
+    let NewRow { unit, work_list, reader, now, flags, proof, .. } = row;
+    let columns = columns!(
+        new; id, meter, at, value, unit = unit, method, photo, lat = lat, lon = lon, rssi_dbm, note, implausible_confirmed,
+        work_list = work_list, reader = reader, device, received_at = now, flags = words(flags),
+        contested = flags.contains(&Flag::Conflict), holds = holds(flags), protection = proof.protection,
+        doubt = proof.doubt
+    );
+    filter::insert(db, "reading", columns)
 }
 
 /// Whether a reading with these flags counts.

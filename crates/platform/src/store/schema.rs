@@ -4,6 +4,8 @@
 //! node with the version before arrive after the entry was executed: it must not have to change rows, and new columns need
 //! defaults.
 
+use crate::text::strings;
+
 /// Entry n brings version n to version n + 1. Times are milliseconds since 1970.
 pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("schema.sql"),
@@ -20,36 +22,8 @@ pub(super) const MIGRATIONS: &[&str] = &[
 ];
 
 /// Everything that nodes of a cluster share.
-pub(super) const TABLES: &[&str] = &[
-    "account",
-    "alert",
-    "alert_rule",
-    "alert_state",
-    "command",
-    "counter",
-    "credential",
-    "frame_seen",
-    "home",
-    "instance",
-    "measurement",
-    "measurement_id",
-    "member",
-    "meter",
-    "meter_exchange",
-    "photo",
-    "reading",
-    "reading_change",
-    "reading_conflict",
-    "removed_series",
-    "sensor",
-    "series",
-    "series_day",
-    "series_hour",
-    "session",
-    "task",
-    "telemetry",
-    "twin",
-    "webhook",
-    "webhook_event",
-    "work_list",
+pub(super) const TABLES: &[&str] = &strings![
+    account alert alert_rule alert_state command counter credential frame_seen home instance measurement
+    measurement_id member meter meter_exchange photo reading reading_change reading_conflict removed_series sensor
+    series series_day series_hour session task telemetry twin webhook webhook_event work_list
 ];

@@ -1,29 +1,30 @@
 //! Sensors in the database.
 
 use super::TwinDb;
-use super::filter::{self, Column};
-use super::sql::{Result, Row, from_row, params};
+use super::filter::{self, columns};
+use super::sql::{Result, Row, ToSql, from_row, params};
 use crate::homes::types::is_silent;
 use crate::sensors::types::SensorState;
 use crate::sensors::{NewSensor, Sensor};
 use crate::text::Name;
 use crate::time::Time;
 
-const COLUMNS: &str =
-    "s.device, s.home, s.room, s.model, s.last_at, s.expected_every_s, s.revision,
+const COLUMNS: &str = "s.device, s.home, s.room, s.model,
     (SELECT string_agg(x.quantity, ' ' ORDER BY x.quantity) FROM series x
-     WHERE x.twin = s.twin AND x.device = s.device)";
+     WHERE x.twin = s.twin AND x.device = s.device),
+    s.last_at, s.expected_every_s, '\"s' || s.revision || '\"'";
+
+from_row! {
+    Sensor { device, home, room, model, quantities, last_at, state = SensorState::Silent, expected_every_s, etag }
+    Unit { home, expected_every_s }
+}
 
 fn sensor(row: &mut Row<'_>, now: Time) -> Result<Sensor> {
-    let (device, home, room, model) = row.read()?;
-    let (last_at, expected_every_s): (Option<Time>, _) = row.read()?;
-    let silent = last_at.is_none_or(|last_at| is_silent(last_at, expected_every_s, now));
-    let state = if silent { SensorState::Silent } else { SensorState::Ok };
-    let (revision, quantities): (i64, Option<String>) = row.read()?;
-    let quantities = quantities.unwrap_or_default();
-    let quantities = quantities.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let etag = format!("\"s{revision}\"");
-    Ok(Sensor { device, home, room, model, quantities, last_at, state, expected_every_s, etag })
+    let mut sensor: Sensor = row.read()?;
+    if sensor.last_at.is_some_and(|last_at| !is_silent(last_at, sensor.expected_every_s, now)) {
+        sensor.state = SensorState::Ok;
+    }
+    Ok(sensor)
 }
 
 pub(crate) fn get(db: TwinDb<'_>, device: &str, now: Time) -> Result<Option<Sensor>> {
@@ -48,14 +49,8 @@ pub(crate) fn list(
 
 /// Registers a sensor, or updates it.
 pub(crate) fn upsert(db: TwinDb<'_>, device: &Name, new: &NewSensor) -> Result<()> {
-    let columns: [Column<'_>; 5] = [
-        ("device", device),
-        ("home", &new.home),
-        ("room", &new.room),
-        ("model", &new.model),
-        ("expected_every_s", &new.expected_every_s),
-    ];
-    filter::upsert(db, "sensor", &columns, "")
+    let columns = columns!(new; device = device, home, room, model, expected_every_s);
+    filter::upsert(db, "sensor", columns, "")
 }
 
 /// Data about a device that measured, besides its values.
@@ -64,8 +59,6 @@ pub(crate) struct Unit {
     pub(crate) home: Option<Name>,
     pub(crate) expected_every_s: Option<u32>,
 }
-
-from_row!(Unit { home, expected_every_s });
 
 /// The device, if it is registered.
 pub(crate) fn unit(db: TwinDb<'_>, device: &Name) -> Result<Option<Unit>> {

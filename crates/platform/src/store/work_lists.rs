@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::filter::{self, Filter, given};
+use super::filter::{self, Filter, changes, columns};
 use super::readings::IN_TIME;
 use super::sql::{Result, from_row, params};
 use super::{TwinDb, meters, readings};
@@ -97,13 +97,7 @@ pub(crate) fn add(db: TwinDb<'_>, id: Uuid, new: &NewWorkList, now: Time) -> Res
 
 /// Changes an existing list.
 pub(crate) fn change(db: TwinDb<'_>, id: Uuid, change: &WorkListChange) -> Result<()> {
-    let values = [
-        ("name", given(&change.name)),
-        ("assignee", given(&change.assignee)),
-        ("state", given(&change.state)),
-        ("due", given(&change.due)),
-    ];
-    filter::change(db, "work_list", &id, &values)
+    filter::change(db, "work_list", &id, changes!(change; name, assignee, state, due))
 }
 
 fn touch(db: TwinDb<'_>, id: Uuid) -> Result<()> {

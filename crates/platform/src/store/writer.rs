@@ -10,8 +10,8 @@ use std::time::Duration;
 use fulmar_mirror::Mirror;
 use parking_lot::Mutex;
 
-use super::Db;
 use super::sql::{self, Begin};
+use super::{Db, DbTask};
 use crate::problem::{Problem, internal};
 
 /// The most waiting changes; beyond, callers get 503.
@@ -33,12 +33,10 @@ pub(super) struct Job(Change);
 
 impl Job {
     /// `answer` is called after the commit, or after what kept it from happening.
-    pub(super) fn new<T, F, A>(change: F, answer: A) -> Job
-    where
-        T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-        A: FnOnce(Result<T, Problem>) + Send + 'static,
-    {
+    pub(super) fn new<T: Send + 'static>(
+        change: impl DbTask<T>,
+        answer: impl FnOnce(Result<T, Problem>) + Send + 'static,
+    ) -> Job {
         Job(Box::new(move |db| {
             let outcome = db.and_then(change);
             let good = outcome.is_ok();

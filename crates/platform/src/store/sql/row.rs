@@ -59,14 +59,17 @@ macro_rules! tuples {
 }
 tuples!((A, B), (A, B, C), (A, B, C, D), (A, B, C, D, E));
 
-/// Implements [`FromRow`] for structs whose fields are the next columns, in this order.
+/// Implements [`FromRow`] for structs whose fields are the next columns, in this order, except those that get a value here;
+/// with a method at the end, for what that makes of the struct.
 macro_rules! from_row {
-    ($($type:ident { $($field:ident),+ $(,)? })+) => {$(
+    ($($type:ident { $($field:ident $(= $value:expr)?),+ $(,)? } $(.$finish:ident)?)+) => {$(
         impl $crate::store::sql::FromRow for $type {
             fn from_row(row: &mut $crate::store::sql::Row<'_>) -> $crate::store::sql::Result<Self> {
-                Ok($type { $($field: row.read()?),+ })
+                Ok($type { $($field: from_row!(@ row $($value)?)),+ } $(.$finish())?)
             }
         }
     )+};
+    (@ $row:ident) => { $row.read()? };
+    (@ $row:ident $value:expr) => { $value };
 }
 pub(crate) use from_row;
