@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Deref;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use crate::store::sql::stored_as;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -54,17 +54,7 @@ impl<const MIN: i64, const MAX: i64> ToSchema for Bounded<MIN, MAX> {
     }
 }
 
-impl<const MIN: i64, const MAX: i64> ToSql for Bounded<MIN, MAX> {
-    fn to_sql(&self) -> Value<'_> {
-        self.0.to_sql()
-    }
-}
-
-impl<const MIN: i64, const MAX: i64> FromSql for Bounded<MIN, MAX> {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        f64::from_sql(value).map(Bounded)
-    }
-}
+stored_as!(f64: impl<const MIN: i64, const MAX: i64> Bounded<MIN, MAX>);
 
 /// A position in degrees (WGS 84).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -1,7 +1,7 @@
 //! How much of a list is asked for at once.
 
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use crate::problem::Problem;
 
@@ -21,16 +21,28 @@ pub(crate) enum Order {
     Desc,
 }
 
-/// Page that is requested.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct PageQuery {
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// `next` of the previous page.
-    pub(crate) cursor: Option<String>,
+/// Declares the query of a list: its filters, each of which may be absent, and the page, of at most so many items.
+macro_rules! page_query {
+    ($(#[$($about:tt)*])* $name:ident, $most:tt { $($(#[$($attribute:tt)*])* $filter:ident: $type:ident),* $(,)? }) => {
+        $(#[$($about)*])*
+        #[derive(Clone, Debug, Default, serde::Deserialize, utoipa::IntoParams)]
+        #[serde(deny_unknown_fields)]
+        #[into_params(parameter_in = Query)]
+        pub(crate) struct $name {
+            $($(#[$($attribute)*])* pub(crate) $filter: Option<$type>,)*
+            /// Maximum number of items.
+            #[param(minimum = 1, maximum = $most, default = 100)]
+            pub(crate) limit: Option<usize>,
+            /// `next` of the previous page.
+            pub(crate) cursor: Option<String>,
+        }
+    };
+}
+pub(crate) use page_query;
+
+page_query! {
+    /// Page that is requested.
+    PageQuery, 1000 {}
 }
 
 /// The limit, if it is one.

@@ -6,23 +6,16 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, header};
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
 use fulmar_http::PART_BYTES;
 use futures_util::{Stream, stream};
-use uuid::Uuid;
 
-use crate::accounts::caller::{Call, Id};
-use crate::app::App;
 use crate::extract;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions};
-use crate::role::Deed;
+use crate::prelude::*;
 use crate::store::photos;
 use crate::table::in_parts;
-use crate::text::Name;
-use crate::time::Time;
 
 const MAX_PHOTO_BYTES: usize = 4 * 1024 * 1024;
 

@@ -14,6 +14,30 @@ pub(crate) fn internal(why: &dyn std::fmt::Display) -> Problem {
     Problem::internal()
 }
 
+/// Why one of several things that were sent together is not stored.
+pub(crate) enum Unstored<R> {
+    /// Nothing else is wrong, and this is the result of the one.
+    Refused(R),
+    /// None of them can be stored now.
+    Failed(Problem),
+}
+
+impl<R> Unstored<R> {
+    /// The result of one that was refused.
+    pub(crate) fn result(self) -> Result<R, Problem> {
+        match self {
+            Unstored::Refused(result) => Ok(result),
+            Unstored::Failed(problem) => Err(problem),
+        }
+    }
+}
+
+impl<R, E: Into<Problem>> From<E> for Unstored<R> {
+    fn from(error: E) -> Unstored<R> {
+        Unstored::Failed(error.into())
+    }
+}
+
 impl From<DatabaseError> for Problem {
     fn from(error: DatabaseError) -> Problem {
         use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, DiskFull};

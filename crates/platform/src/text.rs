@@ -4,7 +4,7 @@
 use std::ops::Deref;
 use std::str::FromStr;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use crate::store::sql::stored_as;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
@@ -79,25 +79,55 @@ macro_rules! checked_text {
 
         impl utoipa::ToSchema for $type {}
 
-        impl crate::store::sql::ToSql for $type {
-            fn to_sql(&self) -> crate::store::sql::Value<'_> {
-                self.0.to_sql()
-            }
-        }
-
-        impl crate::store::sql::FromSql for $type {
-            /// What is in the database was checked when it came.
-            fn from_sql(
-                value: crate::store::sql::Value<'_>,
-            ) -> Result<$type, crate::store::sql::Mismatch> {
-                String::from_sql(value).map($type)
-            }
-        }
+        crate::store::sql::stored_as!(String: impl<> $type);
     };
 }
 pub(crate) use checked_text;
 
 checked_text!(Name, NAME_PATTERN);
+
+/// An enum of words that is stored as its word.
+macro_rules! words {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+            utoipa::ToSchema,
+        )]
+        // The OpenAPI document takes no name of a variant that comes through a macro.
+        #[serde(rename_all = "snake_case")]
+        pub(crate) enum $name {
+            $($(#[$doc])* $variant),+
+        }
+
+        impl $name {
+            pub(crate) fn word(self) -> &'static str {
+                match self { $($name::$variant => $word),+ }
+            }
+
+            /// Value that the word stands for.
+            pub(crate) fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some($name::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+
+        impl $crate::store::sql::ToSql for $name {
+            fn to_sql(&self) -> $crate::store::sql::Value<'_> {
+                $crate::store::sql::Value::Text(self.word())
+            }
+        }
+
+        impl $crate::store::sql::FromSql for $name {
+            fn from_sql(value: $crate::store::sql::Value<'_>) -> Result<Self, $crate::store::sql::Mismatch> {
+                $name::from_word(value.as_str()?).ok_or($crate::store::sql::Mismatch)
+            }
+        }
+    };
+}
+pub(crate) use words;
 
 /// The words as strings.
 macro_rules! strings {
@@ -158,17 +188,7 @@ impl<const MIN: usize, const MAX: usize> PartialSchema for Text<MIN, MAX> {
 
 impl<const MIN: usize, const MAX: usize> ToSchema for Text<MIN, MAX> {}
 
-impl<const MIN: usize, const MAX: usize> ToSql for Text<MIN, MAX> {
-    fn to_sql(&self) -> Value<'_> {
-        self.0.to_sql()
-    }
-}
-
-impl<const MIN: usize, const MAX: usize> FromSql for Text<MIN, MAX> {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        String::from_sql(value).map(Text)
-    }
-}
+stored_as!(String: impl<const MIN: usize, const MAX: usize> Text<MIN, MAX>);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

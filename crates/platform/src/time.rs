@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
+use crate::store::sql::stored_as;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -104,17 +104,7 @@ impl PartialSchema for Time {
 
 impl ToSchema for Time {}
 
-impl ToSql for Time {
-    fn to_sql(&self) -> Value<'_> {
-        self.0.to_sql()
-    }
-}
-
-impl FromSql for Time {
-    fn from_sql(value: Value<'_>) -> Result<Time, Mismatch> {
-        i64::from_sql(value).map(Time)
-    }
-}
+stored_as!(i64: impl<> Time);
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

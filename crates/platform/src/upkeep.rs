@@ -33,17 +33,7 @@ impl Platform {
 
     async fn watch_for_silence(&self) {
         tokio::time::sleep(SETTLE).await;
-        loop {
-            let pause = match self.look_for_silence().await {
-                Ok(true) => LOOK_ON,
-                Ok(false) => LOOK_EVERY,
-                Err(problem) => {
-                    tracing::warn!("platform: silent sensors: {}", problem.detail());
-                    LOOK_EVERY
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
+        again_and_again("silent sensors", LOOK_ON, async || self.look_for_silence().await).await;
     }
 
     /// Deletes expired tokens, which ends connections that were made with them before the expiry was set.
@@ -121,17 +111,8 @@ impl Platform {
     }
 
     async fn forget_what_is_removed(&self) {
-        loop {
-            let pause = match self.forget_a_removed_part().await {
-                Ok(true) => BREATH,
-                Ok(false) => LOOK_EVERY,
-                Err(problem) => {
-                    tracing::warn!("platform: removed sensors: {}", problem.detail());
-                    LOOK_EVERY
-                }
-            };
-            tokio::time::sleep(pause).await;
-        }
+        again_and_again("removed sensors", BREATH, async || self.forget_a_removed_part().await)
+            .await;
     }
 
     /// Deletes a part of what removed sensors measured. Whether there may be more.
@@ -146,5 +127,20 @@ impl Platform {
             clear_value(app, &series.twin, &series.device, &series.quantity);
         }
         Ok(true)
+    }
+}
+
+/// Does a part of the work for ever, after a short pause where there may be more of it.
+async fn again_and_again(
+    what: &str,
+    short: Duration,
+    part: impl AsyncFn() -> Result<bool, Problem>,
+) {
+    loop {
+        let done = part().await;
+        if let Err(problem) = &done {
+            tracing::warn!("platform: {what}: {}", problem.detail());
+        }
+        tokio::time::sleep(if matches!(done, Ok(true)) { short } else { LOOK_EVERY }).await;
     }
 }

@@ -71,7 +71,7 @@ mod platform {
             mod value;
 
             pub(crate) use error::{DatabaseError, Result};
-            pub(crate) use value::{FromSql, Mismatch, ToSql, Value};
+            pub(crate) use value::{FromSql, Mismatch, ToSql, Value, stored_as};
         }
     }
     pub(crate) mod text;

@@ -3,7 +3,6 @@
 //! They are recommendations for living rooms, and can be changed; none replaces a certified alarm.
 
 use super::types::{Rule, Severity};
-use crate::measurements::Quantity;
 
 /// A limit on a quantity: identifier, name, quantity, severity, above, clear, how long, averaged over.
 type Limit = (&'static str, &'static str, &'static str, Severity, f64, f64, u32, u32, &'static str);
@@ -26,41 +25,33 @@ const LIMITS: [Limit; 6] = [
 
 /// The rules of a new twin.
 pub(crate) fn rules() -> Vec<Rule> {
-    let limits = LIMITS.iter().filter_map(|limit| {
-        let &(id, name, quantity, severity, above, clear, for_s, averaging_s, source) = limit;
+    let rule = |id: &str, name: &str, severity| {
         Some(Rule {
             id: id.parse().ok()?,
             name: name.to_owned(),
-            quantity: quantity.parse::<Quantity>().ok(),
+            quantity: None,
             home: None,
             severity,
-            above: Some(above),
+            above: None,
             below: None,
-            clear: Some(clear),
-            for_s,
-            averaging_s,
+            clear: None,
+            for_s: 0,
+            averaging_s: 0,
             silent_s: None,
-            source: Some(source.to_owned()),
+            source: None,
             enabled: true,
             etag: String::new(),
         })
+    };
+    let limits = LIMITS.iter().filter_map(|limit| {
+        let &(id, name, quantity, severity, above, clear, for_s, averaging_s, source) = limit;
+        let (quantity, source) = (quantity.parse().ok(), Some(source.to_owned()));
+        let (above, clear) = (Some(above), Some(clear));
+        let rule = rule(id, name, severity)?;
+        Some(Rule { quantity, above, clear, for_s, averaging_s, source, ..rule })
     });
-    let silent = "silent".parse().ok().map(|id| Rule {
-        id,
-        name: "Sensor silent".to_owned(),
-        quantity: None,
-        home: None,
-        severity: Severity::Warning,
-        above: None,
-        below: None,
-        clear: None,
-        for_s: 0,
-        averaging_s: 0,
-        silent_s: Some(3600),
-        source: None,
-        enabled: true,
-        etag: String::new(),
-    });
+    let silent = rule("silent", "Sensor silent", Severity::Warning);
+    let silent = silent.map(|rule| Rule { silent_s: Some(3600), ..rule });
     limits.chain(silent).collect()
 }
 

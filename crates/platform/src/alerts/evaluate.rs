@@ -7,10 +7,8 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
-use uuid::Uuid;
-
 use super::machine::{Condition, Episode, Machine, Step, replay};
-use super::types::{Alert, AlertEvent, AlertNotification, AlertState, Rule};
+use super::types::{Alert, AlertEvent, AlertNotification, Rule};
 use crate::homes::types::silent_after_ms;
 use crate::measurements::intake::ChangedSeries;
 use crate::problem::{Problem, internal};
@@ -87,27 +85,15 @@ pub(crate) fn remember(
 
 impl Watch<'_> {
     fn alert(&self, episode: &Episode) -> Alert {
+        let (known, Episode { raised_at, cleared_at, value, peak }) = (self.known, *episode);
         let alert = Alert {
-            id: Uuid::new_v4(),
-            rule: self.rule.id.clone(),
-            rule_name: self.rule.name.clone(),
-            home: self.known.unit.home.clone(),
-            home_name: None,
-            device: self.known.device.clone(),
-            quantity: Some(self.known.quantity.clone()),
-            severity: self.rule.severity,
-            state: AlertState::Active,
-            value: Some(episode.value),
-            peak: Some(episode.peak),
-            unit: self.known.series.unit.clone(),
-            threshold: self.rule.threshold(),
-            raised_at: episode.raised_at,
-            noticed_at: self.now,
-            late: false,
-            cleared_at: episode.cleared_at,
-            acknowledged_at: None,
-            acknowledged_by: None,
-            note: None,
+            home: known.unit.home.clone(),
+            quantity: Some(known.quantity.clone()),
+            value: Some(value),
+            peak: Some(peak),
+            unit: known.series.unit.clone(),
+            cleared_at,
+            ..Alert::new(self.rule, &known.device, raised_at, self.now)
         };
         alert.finished()
     }
@@ -148,10 +134,7 @@ impl Watch<'_> {
                 Step::Raised { value, peak } => {
                     let episode = Episode { raised_at: at, cleared_at: None, value, peak };
                     let alert = self.raise(&episode)?;
-                    notifications.push(AlertNotification {
-                        event: AlertEvent::Raised,
-                        alert: alert.clone(),
-                    });
+                    notifications.push(alert.notification(AlertEvent::Raised));
                     raised = Some(alert);
                 }
                 Step::Cleared { value, peak } => {
@@ -161,7 +144,7 @@ impl Watch<'_> {
                     let alert = alert.finished();
                     alerts::update(self.db, &alert)?;
                     settle(&mut notifications, &alert);
-                    notifications.push(AlertNotification { event: AlertEvent::Cleared, alert });
+                    notifications.push(alert.notification(AlertEvent::Cleared));
                     changed = false;
                 }
                 Step::Same { raised: Some((value, peak)) } => {
@@ -217,10 +200,9 @@ impl Watch<'_> {
                 continue;
             }
             let alert = self.raise(&episode)?;
-            notifications
-                .push(AlertNotification { event: AlertEvent::Raised, alert: alert.clone() });
+            notifications.push(alert.notification(AlertEvent::Raised));
             if alert.cleared_at.is_some() {
-                notifications.push(AlertNotification { event: AlertEvent::Cleared, alert });
+                notifications.push(alert.notification(AlertEvent::Cleared));
             }
         }
         // A raised alert stays raised until a new measurement clears it.
@@ -233,11 +215,8 @@ impl Watch<'_> {
 
 /// Updates earlier notifications of the alert.
 fn settle(notifications: &mut [AlertNotification], alert: &Alert) {
-    for notification in
-        notifications.iter_mut().filter(|notification| notification.alert.id == alert.id)
-    {
-        notification.alert = alert.clone();
-    }
+    let earlier = notifications.iter_mut().filter(|earlier| earlier.alert.id == alert.id);
+    earlier.for_each(|earlier| earlier.alert = alert.clone());
 }
 
 /// Stores a new alert; returns it in the form of notifications.
@@ -253,28 +232,9 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification
     let mut notifications = Vec::new();
     for silence in alerts::silences(db, now, MAX_SILENCES)? {
         let silent_ms = i64::from(silence.rule.silent_s.unwrap_or_default()) * SECOND_MS;
-        let alert = Alert {
-            id: Uuid::new_v4(),
-            threshold: silence.rule.threshold(),
-            rule: silence.rule.id,
-            rule_name: silence.rule.name,
-            home: silence.home,
-            home_name: None,
-            device: silence.device,
-            quantity: silence.rule.quantity,
-            severity: silence.rule.severity,
-            state: AlertState::Active,
-            value: None,
-            peak: None,
-            unit: "s".to_owned(),
-            raised_at: silence.last_at.plus_ms(silent_ms),
-            noticed_at: now,
-            late: false,
-            cleared_at: None,
-            acknowledged_at: None,
-            acknowledged_by: None,
-            note: None,
-        };
+        let raised_at = silence.last_at.plus_ms(silent_ms);
+        let alert = Alert::new(&silence.rule, &silence.device, raised_at, now);
+        let alert = Alert { home: silence.home, ..alert };
         let alert = add(db.within(&silence.twin), &alert)?;
         notifications.push((silence.twin, AlertNotification { event: AlertEvent::Raised, alert }));
     }

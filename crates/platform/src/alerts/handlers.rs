@@ -1,30 +1,14 @@
 //! Requests for alerts.
 
-use serde::Deserialize;
-use utoipa::ToSchema;
-use uuid::Uuid;
-
-use super::types::{Alert, AlertEvent, AlertNotification, AlertQuery};
+use super::types::{Alert, AlertEvent, AlertQuery};
 use super::{announce, evaluate};
-use crate::accounts::caller::{Call, Id};
-use crate::extract::{Body, Params};
-use crate::paging;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, open_number};
-use crate::role::Deed;
-use crate::store::TwinDb;
+use crate::prelude::*;
 use crate::store::alerts;
-use crate::text::{Name, Note};
-use crate::time::Time;
 
 /// Alerts, the latest first
 #[utoipa::path(get, path = "/{twin}/alert", tag = "alerts", params(AlertQuery),
     responses((status = 200, body = Page<Alert>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<AlertQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<AlertQuery>) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let before = open_number(query.cursor.as_deref())?;
@@ -81,9 +65,8 @@ pub(crate) async fn acknowledge(
         }
         let alert = alert.finished();
         alerts::update(db, &alert)?;
-        let notification =
-            AlertNotification { event: AlertEvent::Acknowledged, alert: alert.clone() };
-        let notifications = if first { vec![notification] } else { Vec::new() };
+        let notification = first.then(|| alert.notification(AlertEvent::Acknowledged));
+        let notifications: Vec<_> = notification.into_iter().collect();
         evaluate::remember(db, &notifications, now)?;
         Ok((alert, notifications))
     });

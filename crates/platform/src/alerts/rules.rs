@@ -1,22 +1,10 @@
 //! Requests for alert rules.
 
-use axum::http::StatusCode;
-use serde::Deserialize;
-use utoipa::ToSchema;
-
 use super::types::{NewRule, Rule};
 use super::{AlertNotification, Severity, announce, evaluate};
-use crate::accounts::caller::{Call, Id};
-use crate::extract::{Body, Params, given};
 use crate::measurements::Quantity;
-use crate::number::Amount;
-use crate::paging::{self, PageQuery};
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
-use crate::role::Deed;
-use crate::store::{TwinDb, alerts, homes};
-use crate::text::{Name, Note, Title};
-use crate::time::Time;
+use crate::prelude::*;
+use crate::store::{alerts, homes};
 
 /// The most rules of a twin, because each is evaluated with every measurement.
 const MAX_RULES: usize = 200;
@@ -24,11 +12,7 @@ const MAX_RULES: usize = 200;
 /// The twin's rules, by identifier
 #[utoipa::path(get, path = "/{twin}/alert_rule", tag = "alerts", params(PageQuery),
     responses((status = 200, body = Page<Rule>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<PageQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<PageQuery>) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
@@ -159,12 +143,7 @@ impl RuleChange {
 /// The rule's alerts are cleared; what is still wrong by the new rule is raised again with the next measurement.
 #[utoipa::path(patch, path = "/{twin}/alert_rule/{id}", tag = "alerts", request_body = RuleChange,
     responses((status = 200, body = Rule)))]
-pub(crate) async fn change(
-    Call(app, member): Call,
-    Id(id): Id,
-    conditions: Conditions,
-    Body(change): Body<RuleChange>,
-) -> Answer {
+pub(crate) async fn change(Edit(app, member, id, conditions, change): Edit<RuleChange>) -> Answer {
     member.may(Deed::Manage)?;
     let changed = member.write(&app, move |db| {
         let mut rule = find(db, &id)?;

@@ -1,16 +1,15 @@
 //! The types of rules and alerts.
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::machine::{Condition, LimitSide};
 use crate::measurements::Quantity;
-use crate::meters::types::words;
 use crate::number::Amount;
+use crate::paging::page_query;
 use crate::problem::Problem;
-use crate::text::{Name, Note, Title};
+use crate::text::{Name, Note, Title, words};
 use crate::time::{SECOND_MS, Time};
 
 words! {
@@ -138,27 +137,52 @@ pub(crate) struct Alert {
     pub(crate) note: Option<String>,
 }
 
-/// Selects alerts.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct AlertQuery {
-    pub(crate) state: Option<AlertState>,
-    /// Only of this home.
-    pub(crate) home: Option<Name>,
-    /// Only alerts noticed at this time or later.
-    pub(crate) since: Option<Time>,
-    /// The most alerts of a page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// The `next` of the previous page.
-    pub(crate) cursor: Option<String>,
+page_query! {
+    /// Selects alerts.
+    AlertQuery, 1000 {
+        state: AlertState,
+        /// Only of this home.
+        home: Name,
+        /// Only alerts noticed at this time or later.
+        since: Time,
+    }
 }
 
 /// Alerts detected later than this after the measurement are late.
 const LATE_MS: i64 = 10 * 60 * SECOND_MS;
 
 impl Alert {
+    /// A new alert of this rule about a device; what is not known yet is for the caller to set.
+    pub(crate) fn new(rule: &Rule, device: &Name, raised_at: Time, noticed_at: Time) -> Alert {
+        Alert {
+            id: Uuid::new_v4(),
+            rule: rule.id.clone(),
+            rule_name: rule.name.clone(),
+            home: None,
+            home_name: None,
+            device: device.clone(),
+            quantity: rule.quantity.clone(),
+            severity: rule.severity,
+            state: AlertState::Active,
+            value: None,
+            peak: None,
+            unit: "s".to_owned(),
+            threshold: rule.threshold(),
+            raised_at,
+            noticed_at,
+            late: false,
+            cleared_at: None,
+            acknowledged_at: None,
+            acknowledged_by: None,
+            note: None,
+        }
+    }
+
+    /// The notification of an event.
+    pub(crate) fn notification(&self, event: AlertEvent) -> AlertNotification {
+        AlertNotification { event, alert: self.clone() }
+    }
+
     /// Sets the values that follow from others.
     pub(crate) fn finished(mut self) -> Alert {
         self.late = self.noticed_at.ms_since(self.raised_at) > LATE_MS;

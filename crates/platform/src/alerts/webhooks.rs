@@ -5,21 +5,13 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderValue, StatusCode, Uri, header};
-use serde::Deserialize;
-use utoipa::ToSchema;
-use uuid::Uuid;
+use axum::http::{HeaderValue, Uri, header};
 
 use super::delivery::Webhook;
 use super::types::Severity;
 use super::webhook_allowlist::WebhookAllowlist;
-use crate::accounts::caller::{Call, Id};
-use crate::extract::Body;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, done, json};
-use crate::role::Deed;
+use crate::prelude::*;
 use crate::store::webhooks;
-use crate::text::Text;
 
 /// The most webhooks of a twin.
 const MAX_WEBHOOKS: usize = 20;

@@ -1,22 +1,8 @@
 //! What can be asked of devices.
 
-use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
-
 use super::types::{Command, CommandState, Device, NewDevice, Telemetry};
-use crate::accounts::caller::{Call, Id, Ids, Member};
-use crate::app::App;
-use crate::extract::{Body, Params, Unread, at_most};
-use crate::number::Place;
-use crate::paging::{self, PageQuery};
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, json, open_cursor};
-use crate::role::{Deed, Role};
-use crate::store::{TwinDb, device_names, devices};
-use crate::text::{Line, Name};
-use crate::time::Time;
+use crate::prelude::*;
+use crate::store::{device_names, devices};
 use crate::topics::position_topic;
 
 /// Items sent at once, and commands shown.
@@ -37,11 +23,7 @@ fn own(db: TwinDb<'_>, member: &Member, device: &Name) -> Result<Device, Problem
 /// The twin's devices, by name
 #[utoipa::path(get, path = "/{twin}/instance", tag = "devices", params(PageQuery),
     responses((status = 200, body = Page<Device>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<PageQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<PageQuery>) -> Answer {
     member.may(Deed::Look)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
@@ -57,11 +39,7 @@ pub(crate) async fn list(
 /// One device
 #[utoipa::path(get, path = "/{twin}/instance/{device}", tag = "devices",
     responses((status = 200, body = Device)))]
-pub(crate) async fn show(
-    Call(app, member): Call,
-    Id(device): Id,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Single(app, member, device, conditions): Single) -> Answer {
     let instance = app.store.read(move |db| {
         let db = db.within(&member.twin);
         if member.role == Role::Device {
@@ -187,11 +165,7 @@ pub(crate) async fn give_command(
 /// A device's newest commands, oldest first
 #[utoipa::path(get, path = "/{twin}/instance/{device}/command", tag = "devices",
     responses((status = 200, body = Page<Command>)))]
-pub(crate) async fn commands(
-    Call(app, member): Call,
-    Id(device): Id,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn commands(Single(app, member, device, conditions): Single) -> Answer {
     let items = app.store.read(move |db| {
         let db = db.within(&member.twin);
         own(db, &member, &device)?;

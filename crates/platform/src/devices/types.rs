@@ -1,13 +1,11 @@
 //! Types of the API's requests and responses about devices.
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::meters::types::words;
 use crate::number::{Bounded, Place, Rssi};
-use crate::text::{Line, Name, Text};
+use crate::text::{Line, Name, Text, words};
 use crate::time::Time;
 
 /// Devices of a user in a twin. All devices are in the account cache.

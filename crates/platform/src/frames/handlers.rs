@@ -1,20 +1,10 @@
 //! Frames over HTTP, and as MQTT messages that the program hands over.
 
-use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use super::intake::{FrameIntake, take_all};
 use super::types::{FrameResult, NewFrame};
-use crate::accounts::caller::Call;
-use crate::app::App;
-use crate::extract::{Each, Unread, at_most};
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::readings::handlers::{announce, announce_lists, sender, stored_readings};
 use crate::readings::intake::Sender;
-use crate::respond::{Answer, json};
-use crate::role::{Deed, Role};
-use crate::text::Name;
 use crate::topics::Whose;
 
 /// Frames sent at once.

@@ -17,7 +17,7 @@ use super::types::{FrameReceipt, FrameResult, FrameStatus, NewFrame};
 use crate::extract::Each;
 use crate::meters::{Medium, Meter, Method, RadioAddress};
 use crate::number::Amount;
-use crate::problem::Problem;
+use crate::problem::{self, Problem};
 use crate::readings::intake::{Sender, flags, prove, store_new};
 use crate::readings::types::{Flag, Proof};
 use crate::readings::{NewReading, Reading};
@@ -71,8 +71,15 @@ pub(crate) struct FrameIntake {
     pub(crate) heard: Vec<FrameReceipt>,
 }
 
+type Unstored = problem::Unstored<FrameResult>;
+
 fn failed(status: FrameStatus, detail: impl ToString) -> FrameResult {
     FrameResult { status, meter: None, reading: None, detail: Some(detail.to_string()) }
+}
+
+/// The same as the reason to go no further.
+fn refused(status: FrameStatus, detail: impl ToString) -> Unstored {
+    Unstored::Refused(failed(status, detail))
 }
 
 fn status_of(error: &Error) -> FrameStatus {
@@ -100,7 +107,7 @@ pub(crate) fn take_all(
     let mut taken = FrameIntake::default();
     for each in items {
         let result = match each.item {
-            Ok(frame) => intake.store_frame(&frame, &mut taken)?,
+            Ok(frame) => intake.store_frame(&frame, &mut taken).or_else(Unstored::result)?,
             Err(problem) => failed(FrameStatus::Malformed, problem.detail()),
         };
         if result.status == FrameStatus::Stored {
@@ -147,20 +154,16 @@ impl Intake<'_> {
         &mut self,
         frame: &NewFrame,
         taken: &mut FrameIntake,
-    ) -> Result<FrameResult, Problem> {
-        let received = match input::line(&frame.hex) {
-            Ok(received) => received,
-            Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
-        };
-        let sighting = match Sighting::from_received(&received, None) {
-            Ok(sighting) => sighting,
-            Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
-        };
+    ) -> Result<FrameResult, Unstored> {
+        let malformed = |error| refused(FrameStatus::Malformed, error);
+        let received = input::line(&frame.hex).map_err(malformed)?;
+        let sighting = Sighting::from_received(&received, None)
+            .map_err(|error| refused(FrameStatus::Malformed, error))?;
         let address = RadioAddress::from_received(&sighting.meter);
         let short_address = address.short();
         let Some(meter) = frames::meter(self.db, &short_address)? else {
             let detail = format!("there is no meter {short_address} here");
-            return Ok(failed(FrameStatus::UnknownMeter, detail));
+            return Err(refused(FrameStatus::UnknownMeter, detail));
         };
         taken.heard.push(FrameReceipt {
             meter: meter.id.clone(),
@@ -181,41 +184,28 @@ impl Intake<'_> {
             short_address: &short_address,
             digest: digest.as_ref(),
         };
-        let mut result = match self.decode(&heard)? {
-            Ok(message) => {
-                let (result, lists) = self.store(&heard, message)?;
-                taken.lists.extend(lists);
-                result
-            }
-            Err(refused) => refused,
-        };
+        let stored = self.decode(&heard).and_then(|message| self.store(&heard, message, taken));
+        let mut result = stored.or_else(Unstored::result)?;
         result.meter = Some(meter.id);
         Ok(result)
     }
 
     /// The message, if it may be stored and the meter's key fits.
-    fn decode(&mut self, heard: &MeterFrame<'_>) -> Result<Result<Message, FrameResult>, Problem> {
+    fn decode(&mut self, heard: &MeterFrame<'_>) -> Result<Message, Unstored> {
         let key = heard.meter.key.as_deref().and_then(|key| <[u8; 16]>::try_from(key).ok());
         *self.decoder.keys_mut() = MeterKey(key.map(Key::new));
         let parsed = Frame::parse(&heard.sighting.frame).map_err(Error::from);
-        let telegram = match parsed.and_then(|bare| self.decoder.frame(&bare)) {
-            Ok(telegram) => telegram,
-            Err(error) => return Ok(Err(failed(status_of(&error), error))),
-        };
+        let telegram = parsed.and_then(|bare| self.decoder.frame(&bare));
+        let telegram = telegram.map_err(|error| refused(status_of(&error), error))?;
         let digest = identity(&telegram).unwrap_or_else(|| heard.digest.to_vec());
         let copy = match self.known(heard, &digest)? {
-            Some((answer, None)) => return Ok(Err(answer)),
+            Some((answer, None)) => return Err(Unstored::Refused(answer)),
             Some((answer, Some(reading))) => Some((answer, reading)),
             None => None,
         };
         let sequence = sequence(&telegram, heard.frame.at);
-        Ok(self.is_late(heard, sequence)?.map(|is_late| Message {
-            telegram,
-            digest,
-            sequence,
-            is_late,
-            copy,
-        }))
+        let is_late = self.is_late(heard, sequence)?;
+        Ok(Message { telegram, digest, sequence, is_late, copy })
     }
 
     /// The answer to a message that was received before, and its reading if another copy of the same transmission may
@@ -253,13 +243,9 @@ impl Intake<'_> {
 
     /// Whether the meter had sent later messages when this one was received; an error if it is a replay. Clocks of meters
     /// are set and lost, so that by them alone nothing is refused.
-    fn is_late(
-        &self,
-        heard: &MeterFrame<'_>,
-        sequence: Sequence,
-    ) -> Result<Result<bool, FrameResult>, Problem> {
+    fn is_late(&self, heard: &MeterFrame<'_>, sequence: Sequence) -> Result<bool, Unstored> {
         let (db, at) = (self.db, heard.frame.at);
-        let replayed = |detail| Ok(Err(failed(FrameStatus::Replayed, detail)));
+        let replayed = |detail| Err(refused(FrameStatus::Replayed, detail));
         if let Some(counter) = sequence.counter
             && frames::has_counter(db, heard.short_address, counter)?
         {
@@ -271,7 +257,7 @@ impl Intake<'_> {
             Some(beyond) if at.ms_since(beyond) > SAME_MS => {
                 replayed("the meter had a higher counter before this was received")
             }
-            _ => Ok(Ok(beyond.is_some_and(|beyond| beyond <= at))),
+            _ => Ok(beyond.is_some_and(|beyond| beyond <= at)),
         }
     }
 
@@ -279,7 +265,8 @@ impl Intake<'_> {
         &mut self,
         heard: &MeterFrame<'_>,
         message: Message,
-    ) -> Result<(FrameResult, Vec<Uuid>), Problem> {
+        taken: &mut FrameIntake,
+    ) -> Result<FrameResult, Unstored> {
         let MeterFrame { frame, short_address, .. } = *heard;
         let (telegram, digest) = (&message.telegram, &message.digest);
         let (db, now) = (self.db, self.sender.now);
@@ -288,11 +275,10 @@ impl Intake<'_> {
             if telegram.protection == Protection::Authenticated {
                 self.decoder.learn(telegram);
             }
-            let refused = match &telegram.records.problem {
-                Some(problem) => failed(status_of(problem), problem),
-                None => failed(FrameStatus::Malformed, "it contains no meter value"),
-            };
-            return Ok((refused, Vec::new()));
+            return Err(match &telegram.records.problem {
+                Some(problem) => refused(status_of(problem), problem),
+                None => refused(FrameStatus::Malformed, "it contains no meter value"),
+            });
         };
         let meter = meters::get(db, &heard.meter.id, now)?;
         let meter = meter.ok_or_else(|| Problem::missing("meter"))?;
@@ -308,15 +294,15 @@ impl Intake<'_> {
         let status = FrameStatus::Stored;
         let mut result = FrameResult { status, meter: None, reading: Some(id), detail };
         let proof = Proof { protection: Some(protection.into()), doubt };
-        let lists = match (message.copy, doubt) {
+        taken.lists.extend(match (message.copy, doubt) {
             (Some((_, copy)), None) => prove(db, &sender, &copy, &new, &meter, proof)?,
-            (Some((answer, _)), _) => return Ok((answer, Vec::new())),
+            (Some((answer, _)), _) => return Ok(answer),
             (None, Some(_)) if readings::has_many_unproven(db, &meter.id, now)? => {
                 (result.status, result.reading) = (FrameStatus::Unproven, None);
                 Vec::new()
             }
             (None, _) => store_new(db, &sender, &new, &meter, proof)?.lists,
-        };
+        });
         if doubt.is_none() {
             frames::remember(db, short_address, digest, message.sequence, at)?;
             self.decoder.learn(telegram);
@@ -326,7 +312,7 @@ impl Intake<'_> {
         if after != *history {
             frames::note(db, &meter.id, &after)?;
         }
-        Ok((result, lists))
+        Ok(result)
     }
 
     /// The message's reading.

@@ -1,22 +1,11 @@
 //! What can be asked of homes.
 
-use axum::http::StatusCode;
-use serde::Deserialize;
-use utoipa::ToSchema;
-
 use super::types::{HomeChange, HomeQuery};
 use super::{Home, NewHome};
-use crate::accounts::caller::{Call, Id};
 use crate::alerts::{self, evaluate};
-use crate::extract::{Body, Import, Params, Unread};
-use crate::paging;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, ImportResults, Imported, Page, done, json, open_cursor};
-use crate::role::Deed;
+use crate::prelude::*;
+use crate::store::alerts as alerts_of;
 use crate::store::homes;
-use crate::store::{TwinDb, alerts as alerts_of};
-use crate::text::Name;
-use crate::time::Time;
 
 /// Homes of one import.
 const MAX_HOMES: usize = 1000;
@@ -24,11 +13,7 @@ const MAX_HOMES: usize = 1000;
 /// The twin's homes, by identifier
 #[utoipa::path(get, path = "/{twin}/home", tag = "homes", params(HomeQuery),
     responses((status = 200, body = Page<Home>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<HomeQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<HomeQuery>) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
@@ -103,12 +88,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) 
 /// Change a home
 #[utoipa::path(patch, path = "/{twin}/home/{id}", tag = "homes", request_body = HomeChange,
     responses((status = 200, body = Home)))]
-pub(crate) async fn change(
-    Call(app, member): Call,
-    Id(id): Id,
-    conditions: Conditions,
-    Body(change): Body<HomeChange>,
-) -> Answer {
+pub(crate) async fn change(Edit(app, member, id, conditions, change): Edit<HomeChange>) -> Answer {
     member.may(Deed::Manage)?;
     let home = member.write(&app, move |db| {
         let home = find(db, &id)?;

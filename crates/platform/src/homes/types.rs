@@ -1,12 +1,13 @@
 //! What a home is to the platform.
 
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use crate::alerts::Severity;
 use crate::extract::given;
 use crate::measurements::Quantity;
 use crate::number::{Bounds, Place};
+use crate::paging::page_query;
 use crate::text::{Line, Name, Note, Title};
 use crate::time::{SECOND_MS, Time};
 
@@ -118,23 +119,17 @@ pub(crate) struct HomeChange {
     pub(crate) gateway: Option<Option<Name>>,
 }
 
-/// Filter of homes.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct HomeQuery {
-    /// A part of the map: west,south,east,north in degrees.
-    #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
-        pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
-    pub(crate) bbox: Option<Bounds>,
-    /// A part of identifier, name or street.
-    #[param(value_type = Option<String>, max_length = 200)]
-    pub(crate) q: Option<Line>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// `next` of the previous page.
-    pub(crate) cursor: Option<String>,
+page_query! {
+    /// Filter of homes.
+    HomeQuery, 1000 {
+        /// A part of the map: west,south,east,north in degrees.
+        #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
+            pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
+        bbox: Bounds,
+        /// A part of identifier, name or street.
+        #[param(value_type = Option<String>, max_length = 200)]
+        q: Line,
+    }
 }
 
 #[cfg(test)]

@@ -3,23 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use super::intake::{MeasurementIntake, store_measurements as take_in};
 use super::message::{Contents, SensorMessage, parse};
 use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
-use crate::accounts::caller::Call;
 use crate::alerts::{self, evaluate};
-use crate::app::App;
-use crate::extract::{Each, Unread, at_most};
 use crate::log_limit::LogLimit;
-use crate::problem::Problem;
-use crate::respond::{Answer, json};
-use crate::role::Deed;
-use crate::text::Name;
-use crate::time::Time;
+use crate::prelude::*;
 
 /// Measurements sent at once.
 const MAX_MEASUREMENTS: usize = 1000;

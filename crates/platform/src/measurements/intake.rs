@@ -3,6 +3,7 @@
 //! Order does not matter to what is stored. The last value is the one measured last, not the one that
 //! came last.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use super::types::{LiveValue, MeasurementResult, MeasurementStatus};
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::alerts::{AlertNotification, evaluate};
 use crate::extract::Each;
-use crate::problem::Problem;
+use crate::problem::{self, Problem};
 use crate::sensors::{MAX_SENSORS, too_many_sensors};
 use crate::settings::Monitoring;
 use crate::store::measurements::{self, Sample, SeriesRow};
@@ -40,6 +41,8 @@ pub(crate) struct ChangedSeries {
     pub(crate) unit: Unit,
 }
 
+type Unstored = problem::Unstored<MeasurementResult>;
+
 /// The series of a group of measurements.
 #[derive(Default)]
 struct Register {
@@ -53,129 +56,100 @@ struct Register {
 }
 
 impl Register {
-    /// Series of a measurement, and its value in the series' unit.
-    fn place(&mut self, db: TwinDb<'_>, new: &NewMeasurement) -> Result<Placed, Problem> {
+    /// Number of a measurement's series, and its value in the series' unit.
+    fn place(&mut self, db: TwinDb<'_>, new: &NewMeasurement) -> Result<(usize, f64), Unstored> {
         let name = (new.device.clone(), new.quantity.clone());
         let at = match self.by_name.get(&name) {
             Some(at) => *at,
-            None => match self.enter(db, new)? {
-                Ok(known) => {
-                    self.all.push(known);
-                    self.by_name.insert(name, self.all.len() - 1);
-                    self.all.len() - 1
-                }
-                Err(result) => return Ok(Err(result)),
-            },
+            None => {
+                let known = self.enter(db, new)?;
+                self.all.push(known);
+                self.by_name.insert(name, self.all.len() - 1);
+                self.all.len() - 1
+            }
         };
         let wanted = &self.all[at].series.unit;
         let given = new.unit.as_deref().unwrap_or(wanted);
-        Ok(match units::convert(*new.value, given, wanted) {
-            Some(value) => Ok((at, value)),
-            None => Err(wrong_unit(given, wanted)),
-        })
+        let value = units::convert(*new.value, given, wanted);
+        Ok((at, value.ok_or_else(|| wrong_unit(given, wanted))?))
     }
 
     /// The measurement's series, created now if there is none yet.
-    fn enter(
-        &mut self,
-        db: TwinDb<'_>,
-        new: &NewMeasurement,
-    ) -> Result<Result<ChangedSeries, MeasurementResult>, Problem> {
+    fn enter(&mut self, db: TwinDb<'_>, new: &NewMeasurement) -> Result<ChangedSeries, Unstored> {
         let (device, quantity) = (new.device.clone(), new.quantity.clone());
         let found = measurements::find(db, &device, &quantity)?;
         // What was stored before does not bring back a sensor that was removed since.
         if let (None, Some(id)) = (&found, &new.id)
             && measurements::is_known(db, id)?
         {
-            return Ok(Err(MeasurementResult::duplicate()));
+            return Err(Unstored::Refused(MeasurementResult::duplicate()));
         }
-        let usual = units::usual(&quantity);
+        let unit = self.unit(db, &device)?;
         let given = new.unit.as_deref().unwrap_or_default();
-        let Some(unit) = self.unit(db, &device)? else {
-            let detail = format!("device: {}", too_many_sensors());
-            return Ok(Err(MeasurementResult::rejected(detail)));
-        };
-        let first_unit = usual.unwrap_or(given);
+        let first_unit = units::usual(&quantity).unwrap_or(given);
         // What cannot be taken registers nothing but its device.
-        if units::convert(*new.value, new.unit.as_deref().unwrap_or(first_unit), first_unit)
-            .is_none()
-        {
-            return Ok(Err(wrong_unit(given, first_unit)));
-        }
+        let value =
+            units::convert(*new.value, new.unit.as_deref().unwrap_or(first_unit), first_unit);
+        value.ok_or_else(|| wrong_unit(given, first_unit))?;
         let series = match found {
             Some(found) => found,
             None => {
-                if let Err(full) = self.count_one_more(db, &device)? {
-                    let detail = format!("quantity: {full}");
-                    return Ok(Err(MeasurementResult::rejected(detail)));
-                }
+                self.count_one_more(db, &device)?;
                 measurements::add_series(db, &device, &quantity, first_unit)?
             }
         };
-        Ok(Ok(ChangedSeries { device, quantity, series, unit }))
+        Ok(ChangedSeries { device, quantity, series, unit })
     }
 
     /// Counts a new series of the device, unless there are too many. Those that exist are taken, however many they are.
-    fn count_one_more(
-        &mut self,
-        db: TwinDb<'_>,
-        device: &Name,
-    ) -> Result<Result<(), String>, Problem> {
-        let of_device = match self.quantities.get(device) {
-            Some(count) => *count,
-            None => measurements::count_quantities(db, device)?,
+    fn count_one_more(&mut self, db: TwinDb<'_>, device: &Name) -> Result<(), Unstored> {
+        let of_device = match self.quantities.entry(device.clone()) {
+            Entry::Occupied(count) => count.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(measurements::count_quantities(db, device)?),
         };
-        self.quantities.insert(device.clone(), of_device);
-        if of_device >= MAX_QUANTITIES {
-            return Ok(Err(too_many_quantities()));
+        if *of_device >= MAX_QUANTITIES {
+            return Err(refused(format!("quantity: {}", too_many_quantities())));
         }
-        let of_twin = match self.series {
-            Some(count) => count,
-            None => measurements::count_series(db)?,
-        };
-        self.series = Some(of_twin);
+        let of_twin = self.series.map_or_else(|| measurements::count_series(db), Ok)?;
         if of_twin >= MAX_SERIES {
-            return Ok(Err(too_many_series()));
+            self.series = Some(of_twin);
+            return Err(refused(format!("quantity: {}", too_many_series())));
         }
         self.series = Some(of_twin + 1);
-        self.quantities.insert(device.clone(), of_device + 1);
-        Ok(Ok(()))
+        *of_device += 1;
+        Ok(())
     }
 
-    /// The device, registered now if it is not yet; none if there are too many.
-    fn unit(&mut self, db: TwinDb<'_>, device: &Name) -> Result<Option<Unit>, Problem> {
+    /// The device, registered now if it is not yet.
+    fn unit(&mut self, db: TwinDb<'_>, device: &Name) -> Result<Unit, Unstored> {
         if let Some(known) = sensors::unit(db, device)? {
-            return Ok(Some(known));
+            return Ok(known);
         }
-        let count = match self.sensors {
-            Some(count) => count,
-            None => sensors::count(db)?,
-        };
-        self.sensors = Some(count);
-        if count >= MAX_SENSORS {
-            return Ok(None);
+        let count = self.sensors.map_or_else(|| sensors::count(db), Ok)?;
+        let is_full = count >= MAX_SENSORS;
+        self.sensors = Some(if is_full { count } else { count + 1 });
+        if is_full {
+            return Err(refused(format!("device: {}", too_many_sensors())));
         }
-        self.sensors = Some(count + 1);
-        Ok(Some(sensors::register(db, device)?))
+        Ok(sensors::register(db, device)?)
     }
 }
 
-/// Number of the series and value, or what became of the measurement.
-type Placed = Result<(usize, f64), MeasurementResult>;
-
-fn wrong_unit(given: &str, wanted: &str) -> MeasurementResult {
-    MeasurementResult::rejected(format!("unit: {given:?} cannot be converted to {wanted:?}"))
+fn refused(detail: String) -> Unstored {
+    Unstored::Refused(MeasurementResult::rejected(detail))
 }
 
-fn in_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), String> {
+fn wrong_unit(given: &str, wanted: &str) -> Unstored {
+    refused(format!("unit: {given:?} cannot be converted to {wanted:?}"))
+}
+
+fn check_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), Unstored> {
     if at.is_ahead_of(now) {
-        return Err(format!("at: {at} is in the future"));
+        return Err(refused(format!("at: {at} is in the future")));
     }
     if at < settings.raw_since(now) {
-        let days = settings.raw_days;
-        return Err(format!(
-            "at: {at} is older than the {days} days for which measurements are kept"
-        ));
+        let kept = format!("the {} days for which measurements are kept", settings.raw_days);
+        return Err(refused(format!("at: {at} is older than {kept}")));
     }
     Ok(())
 }
@@ -192,14 +166,12 @@ pub(crate) fn store_measurements(
     // What can be stored: which result it is, and which series.
     let (mut places, mut samples) = (Vec::new(), Vec::new());
     for each in items {
-        let checked = match each.item {
-            Ok(new) => match in_time(new.at, now, settings) {
-                Ok(()) => register.place(db, &new)?.map(|placed| (placed, new)),
-                Err(wrong) => Err(MeasurementResult::rejected(wrong)),
-            },
-            Err(problem) => Err(MeasurementResult::rejected(problem.detail())),
-        };
-        match checked {
+        let checked = each.item.map_err(|problem| refused(problem.detail().to_owned()));
+        let placed = checked.and_then(|new| {
+            check_time(new.at, now, settings)?;
+            Ok((register.place(db, &new)?, new))
+        });
+        match placed {
             Ok(((at, value), new)) => {
                 let series = register.all[at].series.seq;
                 let id = new.id.map(|id| id.to_string());
@@ -207,7 +179,7 @@ pub(crate) fn store_measurements(
                 samples.push(Sample { series, at: new.at, value, id });
                 results.push(MeasurementResult::duplicate());
             }
-            Err(result) => results.push(result),
+            Err(unstored) => results.push(unstored.result()?),
         }
     }
     let stored = measurements::insert(db, &samples, now)?;

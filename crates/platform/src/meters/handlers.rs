@@ -1,24 +1,15 @@
 //! What can be asked of meters.
 
-use axum::http::StatusCode;
 use fulmar_wmbus::Key;
-use serde::Deserialize;
-use utoipa::ToSchema;
 
 use super::types::{Exchange, MeterChange, MeterQuery, NewExchange, REGISTER_DIGITS};
 use super::{Expected, Meter, NewMeter};
-use crate::accounts::caller::{Call, Id, Ids};
-use crate::extract::{Body, Import, Params, Unread};
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::readings::Reading;
 use crate::readings::handlers::{announce, stored_readings};
 use crate::readings::intake::{is_future, judge_anew};
-use crate::respond::{Answer, Conditions, ImportResults, Imported, Page, done, json, open_cursor};
-use crate::role::Deed;
 use crate::store::meters::{self, Added};
-use crate::store::{TwinDb, readings, reports};
-use crate::text::{Line, Name};
-use crate::time::Time;
+use crate::store::{readings, reports};
 
 /// Meters of a page, and of one import.
 const MAX_METERS: usize = 5000;
@@ -28,11 +19,7 @@ const MAX_EXCHANGES: usize = 100;
 /// The twin's meters, by identifier
 #[utoipa::path(get, path = "/{twin}/meter", tag = "meters", params(MeterQuery),
     responses((status = 200, body = Page<Meter>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<MeterQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<MeterQuery>) -> Answer {
     let limit = crate::paging::limit(query.limit, MAX_METERS)?;
     let sees_all = member.role.may(Deed::LookAtWork);
     if !sees_all && (query.q.is_some() || query.bbox.is_some()) {
@@ -152,12 +139,7 @@ fn import_one(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<Imported, Pro
 /// Change a meter
 #[utoipa::path(patch, path = "/{twin}/meter/{id}", tag = "meters", request_body = MeterChange,
     responses((status = 200, body = Meter)))]
-pub(crate) async fn change(
-    Call(app, member): Call,
-    Id(id): Id,
-    conditions: Conditions,
-    Body(change): Body<MeterChange>,
-) -> Answer {
+pub(crate) async fn change(Edit(app, member, id, conditions, change): Edit<MeterChange>) -> Answer {
     member.may(Deed::Manage)?;
     check_register(change.register_digits, change.expected.flatten())?;
     let meter = member.write(&app, move |db| {
@@ -219,11 +201,7 @@ fn key_bytes(hex: &str) -> Result<[u8; 16], Problem> {
 /// All of them, at most 100; those that were taken back have `withdrawn_at`.
 #[utoipa::path(get, path = "/{twin}/meter/{id}/exchange", tag = "meters",
     responses((status = 200, body = Page<Exchange>)))]
-pub(crate) async fn exchanges(
-    Call(app, member): Call,
-    Id(id): Id,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn exchanges(Single(app, member, id, conditions): Single) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let items = member.read(&app, move |db| Ok(with_exchanges(db, &id)?.1));
     conditions.json(&Page { items: items.await?, next: None })

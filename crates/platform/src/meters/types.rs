@@ -3,59 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use fulmar_wmbus::{Manufacturer, MeterId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
-use utoipa::{IntoParams, PartialSchema, ToSchema};
+use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use crate::extract::given;
 use crate::number::{Amount, Bounds, Place};
-use crate::text::{Line, Name, Note, Text};
+use crate::paging::page_query;
+use crate::text::{Line, Name, Note, Text, words};
 use crate::time::{DAY_MS, Time};
-
-/// An enum of words that is stored as its word.
-macro_rules! words {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
-        $(#[$about])*
-        #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
-        )]
-        // The OpenAPI document takes no name of a variant that comes through a macro.
-        #[serde(rename_all = "snake_case")]
-        pub(crate) enum $name {
-            $($(#[$doc])* $variant),+
-        }
-
-        impl $name {
-            pub(crate) fn word(self) -> &'static str {
-                match self { $($name::$variant => $word),+ }
-            }
-
-            /// Value that the word stands for.
-            pub(crate) fn from_word(word: &str) -> Option<Self> {
-                match word {
-                    $($word => Some($name::$variant),)+
-                    _ => None,
-                }
-            }
-        }
-
-        impl ToSql for $name {
-            fn to_sql(&self) -> Value<'_> {
-                Value::Text(self.word())
-            }
-        }
-
-        impl FromSql for $name {
-            fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-                $name::from_word(value.as_str()?).ok_or(Mismatch)
-            }
-        }
-    };
-}
-pub(crate) use words;
 
 words! {
     /// Medium of a meter.
@@ -358,25 +316,19 @@ pub(crate) struct MeterChange {
     pub(crate) expected: Option<Option<Expected>>,
 }
 
-/// Filter of meters.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct MeterQuery {
-    /// A part of the map: west,south,east,north in degrees.
-    #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
-        pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
-    pub(crate) bbox: Option<Bounds>,
-    /// A part of identifier, serial number, address or street.
-    #[param(value_type = Option<String>, max_length = 200)]
-    pub(crate) q: Option<Line>,
-    /// Only those of which anything changed after this.
-    pub(crate) changed_since: Option<Time>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 5000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// `next` of the previous page.
-    pub(crate) cursor: Option<String>,
+page_query! {
+    /// Filter of meters.
+    MeterQuery, 5000 {
+        /// A part of the map: west,south,east,north in degrees.
+        #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
+            pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
+        bbox: Bounds,
+        /// A part of identifier, serial number, address or street.
+        #[param(value_type = Option<String>, max_length = 200)]
+        q: Line,
+        /// Only those of which anything changed after this.
+        changed_since: Time,
+    }
 }
 
 /// A new exchange of a meter. The server sets the other members of an `Exchange`, and ignores them here.

@@ -3,26 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use axum::http::StatusCode;
-use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
-
 use super::Reading;
 use super::handlers::{announce, announce_lists, as_uuid, existing};
 use super::intake::{complete_work, is_future, judge};
 use super::types::{Action, Change, Flag, Original, ReadingChange};
-use crate::accounts::caller::{Call, Id};
-use crate::extract::{Body, Params};
-use crate::number::Amount;
-use crate::paging;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, json, open_number};
-use crate::role::Deed;
+use crate::prelude::*;
 use crate::store::conflicts::DECIDED_AT_ONCE;
-use crate::store::{TwinDb, conflicts, corrections, meters, readings, work_lists};
-use crate::text::{Name, Text};
-use crate::time::Time;
+use crate::store::{conflicts, corrections, meters, readings, work_lists};
 
 /// Change of a reading, and why.
 #[derive(Deserialize, ToSchema)]
@@ -46,10 +33,7 @@ pub(crate) struct Correction {
 #[utoipa::path(patch, path = "/{twin}/reading/{id}", tag = "readings", params(("id" = Uuid, Path)),
     request_body = Correction, responses((status = 200, body = Reading)))]
 pub(crate) async fn change(
-    Call(app, member): Call,
-    Id(id): Id,
-    conditions: Conditions,
-    Body(correction): Body<Correction>,
+    Edit(app, member, id, conditions, correction): Edit<Correction>,
 ) -> Answer {
     member.may(Deed::Manage)?;
     let id = as_uuid(&id)?;
@@ -173,20 +157,14 @@ fn end_conflicts(
     Ok(ended)
 }
 
-/// Filter of the audit trail.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct TrailQuery {
-    /// Only of readings of this meter.
-    meter: Option<Name>,
-    /// Only of this reading.
-    reading: Option<Uuid>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
+page_query! {
+    /// Filter of the audit trail.
+    TrailQuery, 1000 {
+        /// Only of readings of this meter.
+        meter: Name,
+        /// Only of this reading.
+        reading: Uuid,
+    }
 }
 
 /// The audit trail of readings, newest first
@@ -195,11 +173,7 @@ pub(crate) struct TrailQuery {
 /// are never changed.
 #[utoipa::path(get, path = "/{twin}/reading_change", tag = "readings", params(TrailQuery),
     responses((status = 200, body = Page<ReadingChange>)))]
-pub(crate) async fn trail(
-    Call(app, member): Call,
-    Params(query): Params<TrailQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn trail(Lookup(app, member, query, conditions): Lookup<TrailQuery>) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let before = open_number(query.cursor.as_deref())?;

@@ -1,33 +1,16 @@
 //! What can be asked of readings.
 
-use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use uuid::Uuid;
-
 use super::intake::{ReadingIntake, Sender, take_all};
 use super::types::{MAX_READINGS, ReadingQuery};
 use super::{NewReading, Reading, ReadingResult};
-use crate::accounts::caller::{Call, Id, Member};
-use crate::app::App;
-use crate::extract::{Each, Params, Unread, at_most};
-use crate::paging;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, json, open_numbers};
-use crate::role::{Deed, Role};
+use crate::prelude::*;
 use crate::store::readings;
-use crate::store::{TwinDb, work_lists};
-use crate::text::Name;
-use crate::time::Time;
+use crate::store::work_lists;
 
 /// The twin's readings, by the time they were taken
 #[utoipa::path(get, path = "/{twin}/reading", tag = "readings", params(ReadingQuery),
     responses((status = 200, body = Page<Reading>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<ReadingQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<ReadingQuery>) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_numbers(query.cursor.as_deref())?.map(|(at, seq)| (Time(at), seq));

@@ -1,15 +1,13 @@
 //! What a reading is, and what becomes of one that is sent.
 
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::meters::types::words;
 use crate::meters::{Method, Protection};
 use crate::number::{Amount, Place, Rssi};
-use crate::paging::Order;
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
-use crate::text::{Name, Note, Text};
+use crate::paging::{Order, page_query};
+use crate::text::{Name, Note, Text, words};
 use crate::time::Time;
 
 /// Readings sent at once.
@@ -157,27 +155,21 @@ pub(crate) struct Reading {
     pub(crate) etag: String,
 }
 
-/// Filter of readings.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ReadingQuery {
-    pub(crate) meter: Option<Name>,
-    pub(crate) work_list: Option<Uuid>,
-    /// Taken at this time or later.
-    pub(crate) since: Option<Time>,
-    /// Taken before this time.
-    pub(crate) until: Option<Time>,
-    pub(crate) method: Option<Method>,
-    /// Only readings in an unresolved conflict (true), or only the others (false).
-    pub(crate) conflict: Option<bool>,
-    /// Order: `asc`, the oldest, unless given; `desc`, the newest.
-    pub(crate) order: Option<Order>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// `next` of the previous page.
-    pub(crate) cursor: Option<String>,
+page_query! {
+    /// Filter of readings.
+    ReadingQuery, 1000 {
+        meter: Name,
+        work_list: Uuid,
+        /// Taken at this time or later.
+        since: Time,
+        /// Taken before this time.
+        until: Time,
+        method: Method,
+        /// Only readings in an unresolved conflict (true), or only the others (false).
+        conflict: bool,
+        /// Order: `asc`, the oldest, unless given; `desc`, the newest.
+        order: Order,
+    }
 }
 
 /// Result of storing something that was sent.

@@ -2,24 +2,14 @@
 
 use std::collections::HashMap;
 
-use serde::Deserialize;
-use utoipa::IntoParams;
-use uuid::Uuid;
-
-use crate::accounts::caller::Call;
-use crate::app::App;
-use crate::extract::Params;
 use crate::meters::Method;
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::readings::Reading;
 use crate::readings::types::ReadingQuery;
-use crate::respond::Answer;
-use crate::role::Deed;
+use crate::store::meters;
 use crate::store::readings;
-use crate::store::{Db, TwinDb, meters};
 use crate::table::{self, Cell, Outline, RowSource};
-use crate::text::{Name, strings};
-use crate::time::Time;
+use crate::text::strings;
 
 /// Readings that are looked up at once, if they are short.
 const PART: usize = 1000;

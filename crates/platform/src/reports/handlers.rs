@@ -1,23 +1,10 @@
 //! What can be asked of reports.
 
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
-
 use super::consumption::{MAX_POINTS, Point, Step, count, cuts, points, tidy};
-use super::{Missed, Overall};
-use crate::accounts::caller::{Call, Id};
-use crate::extract::Params;
-use crate::meters::Meter;
-use crate::paging::{self, PageQuery};
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, open_cursor, open_number, open_numbers};
-use crate::role::Deed;
+use super::{Leak, Missed, Overall, Progress};
+use crate::prelude::*;
 use crate::store::reports::{self, RegisterValue};
-use crate::store::{TwinDb, meters, work_lists};
-use crate::text::Name;
-use crate::time::Time;
-use crate::work_lists::types::WorkList;
+use crate::store::{meters, work_lists};
 
 /// Period of a report.
 #[derive(Deserialize, IntoParams)]
@@ -98,21 +85,6 @@ fn used(
     Ok(Consumption { meter: meter.id, unit: meter.unit, step, time_zone, points })
 }
 
-/// Progress of a work list.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Progress {
-    #[serde(flatten)]
-    list: WorkList,
-    /// Number of its meters that have not been visited.
-    open: u64,
-    /// Number of its meters that were missed: the list is closed, and there is no reading since it was created.
-    missed: u64,
-    /// Number of its meters whose readings contradict each other.
-    conflicts: u64,
-    /// When the newest of its readings was taken.
-    last_reading_at: Option<Time>,
-}
-
 /// Progress of work lists.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProgressReport {
@@ -125,11 +97,7 @@ pub(crate) struct ProgressReport {
 /// Progress of work lists, oldest first
 #[utoipa::path(get, path = "/{twin}/report/progress", tag = "reports", params(PageQuery),
     responses((status = 200, body = ProgressReport)))]
-pub(crate) async fn progress(
-    Call(app, member): Call,
-    Params(query): Params<PageQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn progress(Lookup(app, member, query, conditions): Lookup<PageQuery>) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_number(query.cursor.as_deref())?;
@@ -139,32 +107,16 @@ pub(crate) async fn progress(
         Ok((all, lists))
     });
     let (all, lists) = read.await?;
-    let rows = lists.into_iter().map(|(list, details, number)| {
-        let progress = Progress {
-            open: list.total.saturating_sub(list.done + list.unreachable),
-            list,
-            missed: details.missed,
-            conflicts: details.conflicts,
-            last_reading_at: details.last_reading_at,
-        };
-        (progress, number)
-    });
-    let Page { items, next } = Page::of_rows(rows.collect(), limit, |_, number| number.to_string());
+    let Page { items, next } = Page::of_rows(lists, limit, |_, number| number.to_string());
     conditions.json(&ProgressReport { all, items, next })
 }
 
-/// Filter of missed meters.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct MissedQuery {
-    /// Only those of this list.
-    work_list: Option<Uuid>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
+page_query! {
+    /// Filter of missed meters.
+    MissedQuery, 1000 {
+        /// Only those of this list.
+        work_list: Uuid,
+    }
 }
 
 /// Meters that were missed
@@ -173,11 +125,7 @@ pub(crate) struct MissedQuery {
 /// each such list.
 #[utoipa::path(get, path = "/{twin}/report/missed", tag = "reports", params(MissedQuery),
     responses((status = 200, body = Page<Missed>)))]
-pub(crate) async fn missed(
-    Call(app, member): Call,
-    Params(query): Params<MissedQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn missed(Lookup(app, member, query, conditions): Lookup<MissedQuery>) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let (seq, place) = open_numbers(query.cursor.as_deref())?.unwrap_or((i64::MIN, i64::MIN));
@@ -194,38 +142,18 @@ pub(crate) async fn missed(
     conditions.json(&Page::of_rows(read.await?, limit, cursor))
 }
 
-/// A meter whose flow does not pause.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Leak {
-    meter: Meter,
-    /// It has not paused since then, or longer.
-    since: Time,
-    /// The least flow in any hour or so of the last day, in the meter's unit an hour.
-    least_per_hour: Option<f64>,
-}
-
 /// Meters that may leak
 ///
 /// Water meters whose register rose in every stretch of one to three hours of the 24 hours before their
 /// last reading. Where readings are further apart than three hours nothing is suspected.
 #[utoipa::path(get, path = "/{twin}/report/leaks", tag = "reports", params(PageQuery),
     responses((status = 200, body = Page<Leak>)))]
-pub(crate) async fn leaks(
-    Call(app, member): Call,
-    Params(query): Params<PageQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn leaks(Lookup(app, member, query, conditions): Lookup<PageQuery>) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?;
-    let read = member.read(&app, move |db| {
-        let found = reports::leaks(db, after.as_deref(), limit + 1, Time::now())?;
-        let items = found.into_iter().map(|(meter, since)| {
-            let flow = reports::flow(db, &meter.id)?;
-            Ok(Leak { meter, since, least_per_hour: flow.map(|flow| flow.least_per_hour) })
-        });
-        Ok(items.collect::<crate::store::sql::Result<Vec<_>>>()?)
-    });
+    let read = member
+        .read(&app, move |db| Ok(reports::leaks(db, after.as_deref(), limit + 1, Time::now())?));
     let page = Page::cut(read.await?, limit, |leak: &Leak| leak.meter.id.to_string());
     conditions.json(&page)
 }

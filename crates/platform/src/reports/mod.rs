@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::meters::Meter;
 use crate::text::Name;
 use crate::time::Time;
-use crate::work_lists::types::{ListState, TaskState};
+use crate::work_lists::types::{ListState, TaskState, WorkList};
 
 /// Value of a register at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,4 +55,29 @@ pub(crate) struct Overall {
     pub(crate) done: u64,
     pub(crate) unreachable: u64,
     pub(crate) open: u64,
+}
+
+/// Progress of a work list.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Progress {
+    #[serde(flatten)]
+    pub(crate) list: WorkList,
+    /// Number of its meters that have not been visited.
+    pub(crate) open: u64,
+    /// Number of its meters that were missed: the list is closed, and there is no reading since it was created.
+    pub(crate) missed: u64,
+    /// Number of its meters whose readings contradict each other.
+    pub(crate) conflicts: u64,
+    /// When the newest of its readings was taken.
+    pub(crate) last_reading_at: Option<Time>,
+}
+
+/// A meter whose flow does not pause.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Leak {
+    pub(crate) meter: Meter,
+    /// It has not paused since then, or longer.
+    pub(crate) since: Time,
+    /// The least flow in any hour or so of the last day, in the meter's unit an hour.
+    pub(crate) least_per_hour: Option<f64>,
 }

@@ -1,46 +1,25 @@
 //! What can be asked of sensors.
 
-use axum::http::StatusCode;
-use serde::Deserialize;
-use utoipa::IntoParams;
-
 use super::{MAX_SENSORS, NewSensor, Sensor, too_many_sensors};
-use crate::accounts::caller::{Call, Id};
 use crate::alerts::{self, evaluate};
-use crate::extract::{Body, Params};
-use crate::paging;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, json, open_cursor};
-use crate::role::Deed;
-use crate::store::{TwinDb, homes, sensors};
-use crate::text::Name;
-use crate::time::Time;
+use crate::prelude::*;
+use crate::store::{homes, sensors};
 
 /// Longest interval of a sensor: 30 days.
 const MAX_EVERY_S: u32 = 30 * 24 * 3600;
 
-/// Filter of sensors.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct SensorQuery {
-    /// Only those of this home.
-    home: Option<Name>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
+page_query! {
+    /// Filter of sensors.
+    SensorQuery, 1000 {
+        /// Only those of this home.
+        home: Name,
+    }
 }
 
 /// The twin's sensors, by name
 #[utoipa::path(get, path = "/{twin}/sensor", tag = "homes", params(SensorQuery),
     responses((status = 200, body = Page<Sensor>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<SensorQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<SensorQuery>) -> Answer {
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
@@ -59,11 +38,7 @@ pub(super) fn find(db: TwinDb<'_>, device: &Name) -> Result<Sensor, Problem> {
 /// One sensor
 #[utoipa::path(get, path = "/{twin}/sensor/{device}", tag = "homes",
     responses((status = 200, body = Sensor)))]
-pub(crate) async fn show(
-    Call(app, member): Call,
-    Id(device): Id,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Single(app, member, device, conditions): Single) -> Answer {
     member.may(Deed::Report)?;
     let sensor = member.read(&app, move |db| find(db, &device));
     conditions.json(&sensor.await?)
@@ -75,12 +50,7 @@ pub(crate) async fn show(
 /// measurement.
 #[utoipa::path(put, path = "/{twin}/sensor/{device}", tag = "homes", request_body = NewSensor,
     responses((status = 200, body = Sensor), (status = 201, body = Sensor)))]
-pub(crate) async fn put(
-    Call(app, member): Call,
-    Id(device): Id,
-    conditions: Conditions,
-    Body(new): Body<NewSensor>,
-) -> Answer {
+pub(crate) async fn put(Edit(app, member, device, conditions, new): Edit<NewSensor>) -> Answer {
     member.may(Deed::Manage)?;
     if new.expected_every_s.is_some_and(|every| !(1..=MAX_EVERY_S).contains(&every)) {
         let detail = format!("expected 1 to {MAX_EVERY_S}");

@@ -1,16 +1,10 @@
 //! Removing a sensor: at once where it is shown, and what it measured in parts.
 
 use super::handlers::find;
-use crate::accounts::caller::{Call, Id};
 use crate::alerts::{self, AlertNotification, evaluate};
-use crate::app::App;
 use crate::measurements::Quantity;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, done};
-use crate::role::Deed;
-use crate::store::{TwinDb, removed};
-use crate::text::Name;
-use crate::time::Time;
+use crate::prelude::*;
+use crate::store::removed;
 
 /// Series of a sensor that one transaction removes. A sensor has some ten; a device can invent any number.
 const MAX_SERIES: usize = 1000;
@@ -20,11 +14,7 @@ const MAX_SERIES: usize = 1000;
 /// It leaves its home, lists and series at once, and what is raised about it is cleared. What it measured is deleted in
 /// parts, soon after. A sensor that sends again is registered anew.
 #[utoipa::path(delete, path = "/{twin}/sensor/{device}", tag = "homes", responses((status = 204)))]
-pub(crate) async fn remove(
-    Call(app, member): Call,
-    Id(device): Id,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn remove(Single(app, member, device, conditions): Single) -> Answer {
     member.may(Deed::Manage)?;
     let twin = &member.twin;
     // Each part changes the sensor: only the first one is of what the client saw.

@@ -1,12 +1,10 @@
 //! What a sensor unit is to the platform.
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::measurements::Quantity;
-use crate::meters::types::words;
-use crate::text::{Line, Name};
+use crate::text::{Line, Name, words};
 use crate::time::Time;
 
 words! {

@@ -6,23 +6,14 @@ use std::collections::VecDeque;
 
 use fulmar_http::AnswerRoom;
 
-use serde::Deserialize;
-use utoipa::IntoParams;
-
 use super::handlers::{Point, Step, range};
 use super::step::RetentionStart;
-use crate::accounts::caller::{Call, Member};
-use crate::app::App;
-use crate::extract::Params;
 use crate::measurements::Quantity;
-use crate::problem::Problem;
-use crate::respond::Answer;
-use crate::role::Deed;
-use crate::store::Db;
+use crate::prelude::*;
 use crate::store::measurements::{self, Label, RawKey};
 use crate::table::{self, Cell, Outline, RowSource};
-use crate::text::{Name, strings};
-use crate::time::{SECOND_MS, Time};
+use crate::text::strings;
+use crate::time::SECOND_MS;
 
 /// Rows that are looked up at once.
 const PART: usize = 1000;
@@ -91,7 +82,7 @@ impl Parts {
         let (mut from, mut until) = range(query.from, query.to)?;
         let now = Time::now();
         let settings = &app.settings.monitoring;
-        let kept = RetentionStart::of(settings, now);
+        let kept = RetentionStart::new(settings, now);
         let step_ms = match query.step {
             None | Some(Step::Raw) => None,
             Some(Step::Auto) => return Err(Problem::invalid("step", "expected raw or seconds")),

@@ -1,20 +1,11 @@
 //! What can be asked of time series.
 
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-
 use super::step::{self, MAX_POINTS, MAX_STEP_S, RetentionStart};
-use crate::accounts::caller::Call;
-use crate::extract::Params;
 use crate::measurements::Quantity;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions};
-use crate::role::Deed;
+use crate::prelude::*;
 use crate::settings::Monitoring;
-use crate::store::Db;
 use crate::store::measurements::{self, SeriesRow, Sums};
-use crate::text::Name;
-use crate::time::{DAY_MS, SECOND_MS, Time};
+use crate::time::{DAY_MS, SECOND_MS};
 
 /// Measurements from which the usual interval is computed: few, so that a sensor that measures more often soon has
 /// finer curves.
@@ -116,11 +107,7 @@ pub(crate) fn range(from: Option<Time>, to: Option<Time>) -> Result<(Time, Time)
 /// grow to an hour, then a day, where measurements are no longer kept singly.
 #[utoipa::path(get, path = "/{twin}/series", tag = "homes", params(SeriesQuery),
     responses((status = 200, body = Series)))]
-pub(crate) async fn show(
-    Call(app, member): Call,
-    Params(query): Params<SeriesQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Lookup(app, member, query, conditions): Lookup<SeriesQuery>) -> Answer {
     member.may(Deed::Report)?;
     let (from, until) = range(query.from, query.to)?;
     let settings = app.settings.monitoring.clone();
@@ -148,7 +135,7 @@ fn points(
         let detail = format!("more than {MAX_POINTS} points: ask for less, or for a longer step");
         Problem::invalid("step", detail)
     };
-    let kept = RetentionStart::of(settings, Time::now());
+    let kept = RetentionStart::new(settings, Time::now());
     let step_ms = match step {
         Step::Raw => {
             let raw = measurements::raw(db, series.seq, from, until, MAX_POINTS + 1)?;

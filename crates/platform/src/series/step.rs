@@ -15,8 +15,8 @@ pub(crate) const MAX_STEP_S: u32 = 366 * 24 * 3600;
 
 /// Steps people can name, in seconds: up to half an hour; 1, 2, 3, 6 and 12 hours; 1, 2, 5, 7, 14, 28, 56, 182 and 364 days.
 const STEPS_S: [i64; 26] = [
-    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 432_000, 604_800,
-    1_209_600, 2_419_200, 4_838_400, 15_724_800, 31_449_600,
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
+    172_800, 432_000, 604_800, 1_209_600, 2_419_200, 4_838_400, 15_724_800, 31_449_600,
 ];
 
 /// Since when what is kept, in ever coarser forms.
@@ -28,7 +28,7 @@ pub(crate) struct RetentionStart {
 
 impl RetentionStart {
     /// By these settings, now.
-    pub(crate) fn of(settings: &Monitoring, now: Time) -> RetentionStart {
+    pub(crate) fn new(settings: &Monitoring, now: Time) -> RetentionStart {
         RetentionStart {
             raw_since: settings.raw_since(now),
             hours_since: settings.hours_since(now),

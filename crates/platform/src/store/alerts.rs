@@ -87,10 +87,8 @@ pub(crate) fn make_usual_rules(db: &Db) -> Result<()> {
 
 /// The rule's state for the series.
 pub(crate) fn machine(db: TwinDb<'_>, rule: &str, series: i64) -> Result<Machine> {
-    let state: Option<String> = db.find(
-        "SELECT state FROM alert_state WHERE twin = ?1 AND rule = ?2 AND series = ?3",
-        params![db.twin, rule, series],
-    )?;
+    let sql = "SELECT state FROM alert_state WHERE twin = ?1 AND rule = ?2 AND series = ?3";
+    let state: Option<String> = db.find(sql, params![db.twin, rule, series])?;
     // A state that another version wrote and this one cannot parse starts anew.
     Ok(state.and_then(|state| serde_json::from_str(&state).ok()).unwrap_or_default())
 }
@@ -102,12 +100,9 @@ pub(crate) fn set_machine(
     machine: &Machine,
 ) -> Result<()> {
     let state = serde_json::to_string(machine)?;
-    db.execute(
-        "INSERT INTO alert_state (twin, rule, series, state) VALUES (?1, ?2, ?3, ?4)
-         ON CONFLICT (twin, rule, series) DO UPDATE SET state = excluded.state",
-        params![db.twin, rule, series, state],
-    )
-    .map(drop)
+    let sql = "INSERT INTO alert_state (twin, rule, series, state) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (twin, rule, series) DO UPDATE SET state = excluded.state";
+    db.execute(sql, params![db.twin, rule, series, state]).map(drop)
 }
 
 const ALERT: &str =
@@ -148,12 +143,9 @@ pub(crate) fn raised_about(db: TwinDb<'_>, device: &str) -> Result<Vec<Alert>> {
 
 /// Deletes rules' states of a device.
 pub(crate) fn forget_machines(db: TwinDb<'_>, device: &str) -> Result<()> {
-    db.execute(
-        "DELETE FROM alert_state WHERE twin = ?1 AND series IN
-         (SELECT seq FROM series WHERE twin = ?1 AND device = ?2)",
-        [db.twin, device],
-    )
-    .map(drop)
+    let sql = "DELETE FROM alert_state WHERE twin = ?1 AND series IN
+         (SELECT seq FROM series WHERE twin = ?1 AND device = ?2)";
+    db.execute(sql, [db.twin, device]).map(drop)
 }
 
 /// Number of a rule's alerts about a device that are examined for one that overlaps a period. Its alerts hardly ever

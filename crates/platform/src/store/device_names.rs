@@ -12,11 +12,9 @@ const MAX_TRIED: usize = 100;
 
 /// The account of this name or, if there is none, one whose name differs only in case.
 pub(crate) fn namesake(db: &Db, device: &Name) -> Result<Option<Name>> {
-    db.find(
-        "SELECT name FROM account WHERE lower(name) = ?1
-         ORDER BY CASE WHEN name = ?2 THEN 0 ELSE 1 END, name LIMIT 1",
-        params![device.folded(), device],
-    )
+    let sql = "SELECT name FROM account WHERE lower(name) = ?1
+         ORDER BY CASE WHEN name = ?2 THEN 0 ELSE 1 END, name LIMIT 1";
+    db.find(sql, params![device.folded(), device])
 }
 
 /// The devices of an account that is removed are nobody's: an account that gets its name later does not have them.
@@ -38,16 +36,14 @@ pub(crate) fn disown_removed(db: &Db) -> Result<()> {
 /// Gives every member of a twin its own name back: what another account registered under it gets another name. Returns
 /// which names: twin and device.
 pub(crate) fn give_back(db: &Db) -> Result<Vec<(Name, Name)>> {
-    let rows: Vec<(Name, Name, String)> = db.list(
-        "SELECT i.twin, i.device, i.account FROM member m
+    let sql = "SELECT i.twin, i.device, i.account FROM member m
              JOIN instance i ON i.twin = m.twin AND i.device = m.account
              WHERE i.account <> i.device
          UNION
          SELECT i.twin, i.device, i.account FROM account a CROSS JOIN twin t
              JOIN instance i ON i.twin = t.id AND i.device = a.name
-             WHERE a.server_admin = 1 AND i.account <> i.device",
-        (),
-    )?;
+             WHERE a.server_admin = 1 AND i.account <> i.device";
+    let rows: Vec<(Name, Name, String)> = db.list(sql, ())?;
     let mut given_back = Vec::new();
     for (twin, device, owner) in rows {
         let to = move_away(db.within(&twin), &device)?;
@@ -64,12 +60,10 @@ pub(crate) fn give_back(db: &Db) -> Result<Vec<(Name, Name)>> {
 pub(crate) fn move_away(db: TwinDb<'_>, device: &Name) -> Result<Name> {
     let to = free_name(db, device)?;
     let values = params![db.twin, device, to];
-    db.execute(
-        "INSERT INTO instance (twin, device, kind, name, app_version, account, seen_at)
+    let sql = "INSERT INTO instance (twin, device, kind, name, app_version, account, seen_at)
          SELECT twin, CAST(?3 AS TEXT), kind, name, app_version, account, seen_at FROM instance
-         WHERE twin = ?1 AND device = ?2",
-        values,
-    )?;
+         WHERE twin = ?1 AND device = ?2";
+    db.execute(sql, values)?;
     db.execute("UPDATE command SET device = ?3 WHERE twin = ?1 AND device = ?2", values)?;
     db.execute("UPDATE telemetry SET device = ?3 WHERE twin = ?1 AND device = ?2", values)?;
     db.execute("DELETE FROM instance WHERE twin = ?1 AND device = ?2", params![db.twin, device])?;

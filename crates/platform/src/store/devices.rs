@@ -101,11 +101,9 @@ pub(crate) fn set_command(
     detail: Option<&str>,
     now: Time,
 ) -> Result<bool> {
-    let changed = db.execute(
-        "UPDATE command SET state = ?4, detail = ?5, changed_at = ?6
-         WHERE twin = ?1 AND device = ?2 AND id = ?3",
-        params![db.twin, device, id, state, detail, now],
-    )?;
+    let sql = "UPDATE command SET state = ?4, detail = ?5, changed_at = ?6
+         WHERE twin = ?1 AND device = ?2 AND id = ?3";
+    let changed = db.execute(sql, params![db.twin, device, id, state, detail, now])?;
     Ok(changed == 1)
 }
 
@@ -129,16 +127,12 @@ pub(crate) fn add_telemetry(
             )? == 1,
         );
     }
-    db.execute(
-        "DELETE FROM telemetry WHERE twin = ?1 AND device = ?2 AND (at, id) <=
+    let sql = "DELETE FROM telemetry WHERE twin = ?1 AND device = ?2 AND (at, id) <=
          (SELECT at, id FROM telemetry WHERE twin = ?1 AND device = ?2
-          ORDER BY at DESC, id DESC LIMIT 1 OFFSET ?3)",
-        params![db.twin, device, most],
-    )?;
-    db.execute(
-        "UPDATE instance SET seen_at = ?3 WHERE twin = ?1 AND device = ?2",
-        params![db.twin, device, now],
-    )?;
+          ORDER BY at DESC, id DESC LIMIT 1 OFFSET ?3)";
+    db.execute(sql, params![db.twin, device, most])?;
+    let sql = "UPDATE instance SET seen_at = ?3 WHERE twin = ?1 AND device = ?2";
+    db.execute(sql, params![db.twin, device, now])?;
     Ok(new)
 }
 

@@ -39,12 +39,9 @@ pub(crate) fn meter(db: TwinDb<'_>, short_address: &str) -> Result<Option<RadioM
 /// Stores what is known of the meter's messages.
 pub(crate) fn note(db: TwinDb<'_>, meter: &str, history: &History) -> Result<()> {
     let [security, model, formats] = history.columns();
-    db.execute(
-        "UPDATE meter SET radio_security = ?3, radio_model = ?4, radio_formats = ?5
-         WHERE twin = ?1 AND id = ?2",
-        params![db.twin, meter, security, model, formats],
-    )
-    .map(drop)
+    let sql = "UPDATE meter SET radio_security = ?3, radio_model = ?4, radio_formats = ?5
+         WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, params![db.twin, meter, security, model, formats]).map(drop)
 }
 
 /// When a message with one of these digests was received before, if one was.
@@ -80,11 +77,9 @@ pub(crate) fn first_beyond(
     slack_s: u64,
 ) -> Result<Option<Time>> {
     let clock = sequence.clock.map(|clock| clock + slack_s);
-    db.get(
-        "SELECT min(at) FROM frame_seen WHERE twin = ?1 AND radio_key = ?2
-         AND (counter > CAST(?3 AS BIGINT) OR clock > CAST(?4 AS BIGINT))",
-        params![db.twin, short_address, sequence.counter, clock],
-    )
+    let sql = "SELECT min(at) FROM frame_seen WHERE twin = ?1 AND radio_key = ?2
+         AND (counter > CAST(?3 AS BIGINT) OR clock > CAST(?4 AS BIGINT))";
+    db.get(sql, params![db.twin, short_address, sequence.counter, clock])
 }
 
 /// Stores a frame.
@@ -98,10 +93,8 @@ pub(crate) fn remember(
     let sql = "INSERT INTO frame_seen (twin, radio_key, digest, counter, clock, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT DO NOTHING";
     db.execute(sql, params![db.twin, short_address, digest, sequence.counter, sequence.clock, at])?;
-    let known: u32 = db.get(
-        "SELECT count(*) FROM frame_seen WHERE twin = ?1 AND radio_key = ?2",
-        [db.twin, short_address],
-    )?;
+    let sql = "SELECT count(*) FROM frame_seen WHERE twin = ?1 AND radio_key = ?2";
+    let known: u32 = db.get(sql, [db.twin, short_address])?;
     // Now and then instead of every time: a quarter more is no harm.
     if known > REMEMBERED + REMEMBERED / 4 {
         let sql = "DELETE FROM frame_seen WHERE twin = ?1 AND radio_key = ?2 AND digest IN

@@ -57,10 +57,9 @@ from_row! {
 
 /// The series of this device and quantity, if there is one.
 pub(crate) fn find(db: TwinDb<'_>, device: &str, quantity: &str) -> Result<Option<SeriesRow>> {
-    db.find(
-        "SELECT seq, unit, last_at FROM series WHERE twin = ?1 AND device = ?2 AND quantity = ?3",
-        [db.twin, device, quantity],
-    )
+    let sql =
+        "SELECT seq, unit, last_at FROM series WHERE twin = ?1 AND device = ?2 AND quantity = ?3";
+    db.find(sql, [db.twin, device, quantity])
 }
 
 /// Creates a series of this device, which must exist, and quantity, of which there must be none.
@@ -70,10 +69,9 @@ pub(crate) fn add_series(
     quantity: &str,
     unit: &str,
 ) -> Result<SeriesRow> {
-    let seq = db.get(
-        "INSERT INTO series (twin, device, quantity, unit) VALUES (?1, ?2, ?3, ?4) RETURNING seq",
-        [db.twin, device, quantity, unit],
-    )?;
+    let sql =
+        "INSERT INTO series (twin, device, quantity, unit) VALUES (?1, ?2, ?3, ?4) RETURNING seq";
+    let seq = db.get(sql, [db.twin, device, quantity, unit])?;
     let seq = removed::never_given(&db, seq)?;
     Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
 }
@@ -98,11 +96,8 @@ pub(crate) fn is_known(db: TwinDb<'_>, id: &str) -> Result<bool> {
 
 /// Stores the last measurement of a series.
 pub(crate) fn set_last(db: &Db, series: i64, at: Time, value: f64) -> Result<()> {
-    db.execute(
-        "UPDATE series SET last_at = ?2, last_value = ?3 WHERE seq = ?1",
-        params![series, at, value],
-    )
-    .map(drop)
+    let sql = "UPDATE series SET last_at = ?2, last_value = ?3 WHERE seq = ?1";
+    db.execute(sql, params![series, at, value]).map(drop)
 }
 
 /// Stores new measurements; returns for each whether it was new.
@@ -142,10 +137,8 @@ fn insert_named(db: TwinDb<'_>, id: &str, today: i64, sample: &Sample) -> Result
     }
     let mut copy = 0;
     while !insert_copy(&db, sample, copy)? {
-        let last: i64 = db.get(
-            "SELECT max(copy) FROM measurement WHERE series = ?1 AND at = ?2 AND value = ?3",
-            params![sample.series, sample.at, sample.value],
-        )?;
+        let sql = "SELECT max(copy) FROM measurement WHERE series = ?1 AND at = ?2 AND value = ?3";
+        let last: i64 = db.get(sql, params![sample.series, sample.at, sample.value])?;
         copy = last + 1;
     }
     Ok(true)
@@ -183,19 +176,15 @@ pub(crate) fn raw(
     until: Time,
     limit: usize,
 ) -> Result<Vec<(Time, f64)>> {
-    db.list(
-        "SELECT at, value FROM measurement WHERE series = ?1 AND at >= ?2 AND at < ?3
-         ORDER BY at, value, copy LIMIT ?4",
-        params![series, from, until, limit],
-    )
+    let sql = "SELECT at, value FROM measurement WHERE series = ?1 AND at >= ?2 AND at < ?3
+         ORDER BY at, value, copy LIMIT ?4";
+    db.list(sql, params![series, from, until, limit])
 }
 
 /// The times of the last measurements before `until`, the last one first.
 pub(crate) fn times_before(db: &Db, series: i64, until: Time, limit: usize) -> Result<Vec<Time>> {
-    db.list(
-        "SELECT at FROM measurement WHERE series = ?1 AND at < ?2 ORDER BY at DESC LIMIT ?3",
-        params![series, until, limit],
-    )
+    let sql = "SELECT at FROM measurement WHERE series = ?1 AND at < ?2 ORDER BY at DESC LIMIT ?3";
+    db.list(sql, params![series, until, limit])
 }
 
 /// PostgreSQL's sum of integers is not an integer.
@@ -237,12 +226,10 @@ pub(crate) fn raw_after(
     limit: usize,
 ) -> Result<Vec<RawKey>> {
     let (at, value, copy) = after.unwrap_or((from.plus_ms(-1), f64::INFINITY, i64::MAX));
-    db.list(
-        "SELECT at, value, copy FROM measurement
+    let sql = "SELECT at, value, copy FROM measurement
          WHERE series = ?1 AND (at, value, copy) > (?2, ?3, ?4) AND at < ?5
-         ORDER BY at, value, copy LIMIT ?6",
-        params![series, at, value, copy, until, limit],
-    )
+         ORDER BY at, value, copy LIMIT ?6";
+    db.list(sql, params![series, at, value, copy, until, limit])
 }
 
 /// A series' home, device and quantity.
@@ -263,26 +250,22 @@ pub(crate) fn series_of(
     device: Option<&str>,
     quantity: Option<&str>,
 ) -> Result<Vec<i64>> {
-    db.list(
-        "SELECT x.seq FROM series x
+    let sql = "SELECT x.seq FROM series x
          JOIN sensor s ON s.twin = x.twin AND s.device = x.device
          WHERE x.twin = ?1 AND (CAST(?2 AS TEXT) IS NULL OR s.home = ?2)
          AND (CAST(?3 AS TEXT) IS NULL OR x.device = ?3)
          AND (CAST(?4 AS TEXT) IS NULL OR x.quantity = ?4)
-         ORDER BY s.home NULLS FIRST, x.device, x.quantity",
-        params![db.twin, home, device, quantity],
-    )
+         ORDER BY s.home NULLS FIRST, x.device, x.quantity";
+    db.list(sql, params![db.twin, home, device, quantity])
 }
 
 /// The label of a series that is still there.
 pub(crate) fn label(db: &Db, series: i64) -> Result<Option<Label>> {
-    db.find(
-        "SELECT x.device, x.quantity, x.unit, s.room, s.home, h.name FROM series x
+    let sql = "SELECT x.device, x.quantity, x.unit, s.room, s.home, h.name FROM series x
          JOIN sensor s ON s.twin = x.twin AND s.device = x.device
          LEFT JOIN home h ON h.twin = s.twin AND h.id = s.home
-         WHERE x.seq = ?1",
-        [series],
-    )
+         WHERE x.seq = ?1";
+    db.find(sql, [series])
 }
 
 #[cfg(test)]

@@ -168,11 +168,9 @@ pub(crate) fn change(db: TwinDb<'_>, id: &str, change: &MeterChange, now: Time) 
 
 /// Increments the meter's revision.
 pub(crate) fn touch(db: TwinDb<'_>, id: &str, now: Time) -> Result<()> {
-    db.execute(
-        "UPDATE meter SET revision = revision + 1, changed_at = ?3 WHERE twin = ?1 AND id = ?2",
-        params![db.twin, id, now],
-    )
-    .map(drop)
+    let sql =
+        "UPDATE meter SET revision = revision + 1, changed_at = ?3 WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, params![db.twin, id, now]).map(drop)
 }
 
 /// Sets or removes the meter's key; returns whether the meter exists. With another key than before, what was known of its

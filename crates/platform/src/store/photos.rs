@@ -11,10 +11,8 @@ pub(crate) fn get(db: TwinDb<'_>, id: &str) -> Result<Option<(String, Vec<u8>)>>
 
 /// Kind and length in bytes of a photo, and when it was stored.
 pub(crate) fn described(db: TwinDb<'_>, id: &str) -> Result<Option<(String, u64, Time)>> {
-    db.find(
-        "SELECT kind, length(bytes), received_at FROM photo WHERE twin = ?1 AND id = ?2",
-        [db.twin, id],
-    )
+    let sql = "SELECT kind, length(bytes), received_at FROM photo WHERE twin = ?1 AND id = ?2";
+    db.find(sql, [db.twin, id])
 }
 
 /// At most this many bytes of a photo that was stored then, from an offset.
@@ -27,10 +25,9 @@ pub(crate) fn part(
     most: usize,
 ) -> Result<Option<Vec<u8>>> {
     let values = params![twin, id, received_at, offset as i64 + 1, most as i64];
-    db.find(
-        "SELECT substr(bytes, ?4, ?5) FROM photo WHERE twin = ?1 AND id = ?2 AND received_at = ?3",
-        values,
-    )
+    let sql =
+        "SELECT substr(bytes, ?4, ?5) FROM photo WHERE twin = ?1 AND id = ?2 AND received_at = ?3";
+    db.find(sql, values)
 }
 
 /// Twin, account, and how many photos of how many bytes it has stored there.

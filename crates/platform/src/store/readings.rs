@@ -130,11 +130,10 @@ pub(crate) fn same(db: TwinDb<'_>, new: &NewReading, reader: &str) -> Result<Opt
     if let Some(found) = db.find(sql, values)? {
         return Ok(Some(found));
     }
-    db.find(
+    let sql =
         "SELECT id FROM reading WHERE twin = ?1 AND meter = ?2 AND sent_at = ?3 AND sent_value = ?4
-         AND method = ?5 AND reader = ?6 AND device IS NOT DISTINCT FROM ?7",
-        values,
-    )
+         AND method = ?5 AND reader = ?6 AND device IS NOT DISTINCT FROM ?7";
+    db.find(sql, values)
 }
 
 pub(crate) fn insert(db: TwinDb<'_>, row: &NewRow<'_>) -> Result<()> {
@@ -163,12 +162,9 @@ fn words(flags: &[Flag]) -> String {
 /// Sets a reading's flags, and the fields that depend on them.
 pub(crate) fn set_flags(db: TwinDb<'_>, id: Uuid, flags: &[Flag]) -> Result<()> {
     let contested = flags.contains(&Flag::Conflict);
-    db.execute(
-        "UPDATE reading SET flags = ?3, holds = ?4, contested = ?5, revision = revision + 1
-         WHERE twin = ?1 AND id = ?2",
-        params![db.twin, id, words(flags), holds(flags), contested],
-    )
-    .map(drop)
+    let sql = "UPDATE reading SET flags = ?3, holds = ?4, contested = ?5, revision = revision + 1
+         WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, params![db.twin, id, words(flags), holds(flags), contested]).map(drop)
 }
 
 /// The content of the meter's newest message with a key until `at`, of those that count, since its key or address changed or

@@ -45,15 +45,12 @@ pub(crate) fn remove_sensor(
     let series: Vec<(i64, Quantity)> = rows.into_iter().take(limit).collect();
     // By the rules, as the key has them before the series: otherwise all states of the twin would be searched.
     for (seq, quantity) in &series {
-        db.execute(
-            "INSERT INTO removed_series (series, twin, device, quantity) VALUES (?1, ?2, ?3, ?4)",
-            params![seq, db.twin, device, quantity],
-        )?;
-        db.execute(
-            "DELETE FROM alert_state WHERE twin = ?1 AND series = ?2
-         AND rule IN (SELECT id FROM alert_rule WHERE twin = ?1 AND quantity = ?3)",
-            params![db.twin, seq, quantity],
-        )?;
+        let sql =
+            "INSERT INTO removed_series (series, twin, device, quantity) VALUES (?1, ?2, ?3, ?4)";
+        db.execute(sql, params![seq, db.twin, device, quantity])?;
+        let sql = "DELETE FROM alert_state WHERE twin = ?1 AND series = ?2
+         AND rule IN (SELECT id FROM alert_rule WHERE twin = ?1 AND quantity = ?3)";
+        db.execute(sql, params![db.twin, seq, quantity])?;
         db.execute("DELETE FROM series WHERE seq = ?1", [*seq])?;
     }
     if let Some(last) = series.iter().map(|(seq, _)| *seq).max() {

@@ -5,11 +5,11 @@ use uuid::Uuid;
 use super::readings::IN_TIME;
 use super::sql::{Result, from_row, params};
 use super::{TwinDb, meters, work_lists};
-use crate::meters::{LastReading, Meter};
+use crate::meters::LastReading;
 use crate::reports::leaks::{Flow, continuous_flow};
-use crate::reports::{Missed, MissedBy, Overall, Sample};
+use crate::reports::{Leak, Missed, MissedBy, Overall, Progress, Sample};
 use crate::time::Time;
-use crate::work_lists::types::{ListQuery, WorkList};
+use crate::work_lists::types::ListQuery;
 
 /// A value that a register showed: of a reading that counts, or of an exchange, which put the register in place.
 pub(crate) struct RegisterValue {
@@ -82,11 +82,9 @@ pub(crate) fn oldest_from(db: TwinDb<'_>, meter: &str, at: Time) -> Result<Optio
 
 /// The meter's flow up to its last reading, if continuous; only for water.
 pub(crate) fn flow(db: TwinDb<'_>, meter: &str) -> Result<Option<Flow>> {
-    let last: Option<Time> = db.find(
-        "SELECT last_at FROM meter WHERE twin = ?1 AND id = ?2 AND last_at IS NOT NULL
-         AND medium IN ('water', 'warm_water')",
-        [db.twin, meter],
-    )?;
+    let sql = "SELECT last_at FROM meter WHERE twin = ?1 AND id = ?2 AND last_at IS NOT NULL
+         AND medium IN ('water', 'warm_water')";
+    let last: Option<Time> = db.find(sql, [db.twin, meter])?;
     let Some(last) = last else { return Ok(None) };
     let count = |at| Ok(newest_until(db, meter, at)?.map(RegisterValue::count));
     continuous_flow(last, count)
@@ -100,20 +98,22 @@ pub(super) fn note_flow(db: TwinDb<'_>, meter: &str) -> Result<()> {
     db.execute(sql, params![db.twin, meter, since]).map(drop)
 }
 
-/// Up to `limit` meters with a continuous flow, by identifier, and since when.
+/// Up to `limit` meters with a continuous flow, by identifier.
 pub(crate) fn leaks(
     db: TwinDb<'_>,
     after: Option<&str>,
     limit: usize,
     now: Time,
-) -> Result<Vec<(Meter, Time)>> {
+) -> Result<Vec<Leak>> {
     let sql = format!(
         "SELECT {}, m.leak_since FROM meter m WHERE m.twin = ?2 AND m.leak_since IS NOT NULL
          AND m.id > ?3 ORDER BY m.id LIMIT ?4",
         meters::COLUMNS
     );
     db.list_with(&sql, params![now, db.twin, after.unwrap_or_default(), limit], |row| {
-        Ok((meters::meter(row, now)?, row.read()?))
+        let meter = meters::meter(row, now)?;
+        let least_per_hour = flow(db, &meter.id)?.map(|flow| flow.least_per_hour);
+        Ok(Leak { meter, since: row.read()?, least_per_hour })
     })
 }
 
@@ -143,22 +143,13 @@ pub(crate) fn missed(
     })
 }
 
-/// Counts that the list lacks.
-pub(crate) struct Details {
-    /// The number of meters whose readings contradict each other.
-    pub(crate) conflicts: u64,
-    pub(crate) missed: u64,
-    /// When its newest reading was taken.
-    pub(crate) last_reading_at: Option<Time>,
-}
-
 /// Up to `limit` work lists, oldest first, each with its number.
 pub(crate) fn progress(
     db: TwinDb<'_>,
     after: Option<i64>,
     limit: usize,
     now: Time,
-) -> Result<Vec<(WorkList, Details, i64)>> {
+) -> Result<Vec<(Progress, i64)>> {
     let missed = format!(
         "SELECT count(*) FROM work_list w JOIN task t ON t.twin = w.twin AND t.work_list = w.id
          JOIN meter m ON m.twin = t.twin AND m.id = t.meter WHERE w.twin = ?2 AND w.id = ?3 AND {}",
@@ -174,7 +165,8 @@ pub(crate) fn progress(
     let detailed = lists.map(|(list, number)| {
         let missed = db.get(&missed, params![now, db.twin, list.id])?;
         let (conflicts, last_reading_at) = db.get(&readings, params![db.twin, list.id])?;
-        Ok((list, Details { conflicts, missed, last_reading_at }, number))
+        let open = list.total.saturating_sub(list.done + list.unreachable);
+        Ok((Progress { list, open, missed, conflicts, last_reading_at }, number))
     });
     detailed.collect()
 }

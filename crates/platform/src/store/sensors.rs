@@ -68,10 +68,8 @@ pub(crate) fn unit(db: TwinDb<'_>, device: &Name) -> Result<Option<Unit>> {
 
 /// Registers a device that measured and is not registered.
 pub(crate) fn register(db: TwinDb<'_>, device: &Name) -> Result<Unit> {
-    db.execute(
-        "INSERT INTO sensor (twin, device, revision) VALUES (?1, ?2, 1)",
-        params![db.twin, device],
-    )?;
+    let sql = "INSERT INTO sensor (twin, device, revision) VALUES (?1, ?2, 1)";
+    db.execute(sql, params![db.twin, device])?;
     Ok(Unit { home: None, expected_every_s: None })
 }
 
@@ -82,10 +80,7 @@ pub(crate) fn count(db: TwinDb<'_>) -> Result<usize> {
 
 /// Notes that the device measured then.
 pub(crate) fn heard(db: TwinDb<'_>, device: &str, at: Time) -> Result<()> {
-    db.execute(
-        "UPDATE sensor SET last_at = ?3 WHERE twin = ?1 AND device = ?2
-         AND (last_at IS NULL OR last_at < ?3)",
-        params![db.twin, device, at],
-    )
-    .map(drop)
+    let sql = "UPDATE sensor SET last_at = ?3 WHERE twin = ?1 AND device = ?2
+         AND (last_at IS NULL OR last_at < ?3)";
+    db.execute(sql, params![db.twin, device, at]).map(drop)
 }

@@ -20,11 +20,10 @@ pub(crate) fn add(
     now: Time,
 ) -> Result<bool> {
     let (lat, lon) = Place::columns(centre);
-    let made = db.execute(
+    let sql =
         "INSERT INTO twin (id, name, lat, lon, created_at, kind) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT DO NOTHING",
-        params![db.twin, name, lat, lon, now, kind],
-    )?;
+         ON CONFLICT DO NOTHING";
+    let made = db.execute(sql, params![db.twin, name, lat, lon, now, kind])?;
     super::alerts::make_usual_rules(&db)?;
     Ok(made == 1)
 }

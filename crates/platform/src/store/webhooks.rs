@@ -70,16 +70,11 @@ fn add_event(
     let body = serde_json::to_string(notification)?;
     // A receiver recognizes repetitions by this number: it must never belong to another event. The tables' own
     // numbers are reused once the events with the greatest are deleted.
-    let number: i64 = db.get(
-        "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last",
-        (),
-    )?;
-    db.execute(
-        "INSERT INTO webhook_event (seq, twin, webhook, body, attempts, due_at)
-         VALUES (?1, ?2, ?3, ?4, 0, ?5)",
-        params![number, db.twin, webhook, body, now],
-    )
-    .map(drop)
+    let sql = "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last";
+    let number: i64 = db.get(sql, ())?;
+    let sql = "INSERT INTO webhook_event (seq, twin, webhook, body, attempts, due_at)
+         VALUES (?1, ?2, ?3, ?4, 0, ?5)";
+    db.execute(sql, params![number, db.twin, webhook, body, now]).map(drop)
 }
 
 const DROP_OLDEST: &str = "DELETE FROM webhook_event WHERE twin = ?1 AND webhook = ?2 AND seq <=

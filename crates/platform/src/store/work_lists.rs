@@ -82,11 +82,9 @@ pub(crate) fn tasks(db: TwinDb<'_>, list: Uuid, now: Time) -> Result<Vec<Task>> 
 
 /// Stores a new list.
 pub(crate) fn add(db: TwinDb<'_>, id: Uuid, new: &NewWorkList, now: Time) -> Result<()> {
-    db.execute(
-        "INSERT INTO work_list (twin, id, name, assignee, state, due, created_at, revision)
-         VALUES (?1, ?2, ?3, ?4, 'open', ?5, ?6, 1)",
-        params![db.twin, id, new.name, new.assignee, new.due, now],
-    )?;
+    let sql = "INSERT INTO work_list (twin, id, name, assignee, state, due, created_at, revision)
+         VALUES (?1, ?2, ?3, ?4, 'open', ?5, ?6, 1)";
+    db.execute(sql, params![db.twin, id, new.name, new.assignee, new.due, now])?;
     for (place, meter) in new.meters.iter().enumerate() {
         let sql = "INSERT INTO task (twin, work_list, meter, place, state) VALUES (?1, ?2, ?3, ?4, 'open')
          ON CONFLICT DO NOTHING";
@@ -148,10 +146,9 @@ pub(crate) fn recount(db: TwinDb<'_>, meter: &str) -> Result<Vec<Uuid>> {
              WHERE t.twin = ?1 AND t.meter = ?2 AND w.state = 'open' AND {condition}"
         );
         for id in db.list::<Uuid>(&sql, [db.twin, meter])? {
-            db.execute(
-                "UPDATE task SET state = ?4 WHERE twin = ?1 AND work_list = ?2 AND meter = ?3",
-                params![db.twin, id, meter, state],
-            )?;
+            let sql =
+                "UPDATE task SET state = ?4 WHERE twin = ?1 AND work_list = ?2 AND meter = ?3";
+            db.execute(sql, params![db.twin, id, meter, state])?;
             touch(db, id)?;
             changed.push(id);
         }

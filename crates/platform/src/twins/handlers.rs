@@ -1,19 +1,14 @@
 //! What can be asked about twins.
 
 use axum::extract::State;
-use axum::http::StatusCode;
 
 use serde_json::Value;
 
 use super::types::{NewTwin, Twin, TwinKind, check_name};
-use crate::accounts::caller::{Call, Caller};
+use crate::accounts::caller::Caller;
 use crate::accounts::membership::Membership;
-use crate::app::App;
-use crate::extract::Body;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, json};
+use crate::prelude::*;
 use crate::store::twins;
-use crate::time::Time;
 
 /// The caller's twins
 #[utoipa::path(get, path = "/twin", tag = "twins", responses((status = 200, body = Page<Membership>)))]

@@ -3,11 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::meters::types::words;
 use crate::number::Place;
 use crate::problem::Problem;
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
-use crate::text::{Name, Title};
+use crate::text::{Name, Title, words};
 
 /// Names that are the server's own addresses.
 const RESERVED: &str = "api assets mqtt health metrics connections static icons fonts docs login logout app map office well-known";

@@ -1,28 +1,15 @@
 //! What can be asked of work lists.
 
-use axum::http::StatusCode;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
-
 use super::types::{
     FullWorkList, ListQuery, MAX_TASKS, MeterId, NewWorkList, TaskMeter, WorkList, WorkListChange,
 };
-use crate::accounts::caller::{Call, Id, Member};
-use crate::app::App;
-use crate::extract::{Params, Unread};
-use crate::paging;
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::readings::handlers::{sender, stored_readings};
 use crate::readings::intake::{ReadingIntake, take_all};
 use crate::readings::types::MAX_READINGS;
 use crate::readings::{Reading, ReadingResult};
-use crate::respond::{Answer, Conditions, Page, json, open_number};
-use crate::role::{Deed, Role};
+use crate::store::meters;
 use crate::store::work_lists;
-use crate::store::{Db, meters};
-use crate::text::Name;
-use crate::time::Time;
 
 /// Whose lists only are seen.
 fn only_of(member: &Member) -> Option<&Name> {
@@ -34,11 +21,7 @@ fn only_of(member: &Member) -> Option<&Name> {
 /// Readers see their own and those not assigned.
 #[utoipa::path(get, path = "/{twin}/work_list", tag = "work lists", params(ListQuery),
     responses((status = 200, body = Page<WorkList>)))]
-pub(crate) async fn list(
-    Call(app, member): Call,
-    Params(query): Params<ListQuery>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<ListQuery>) -> Answer {
     member.may(Deed::LookAtWork)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let (only, after) = (only_of(&member).cloned(), open_number(query.cursor.as_deref())?);

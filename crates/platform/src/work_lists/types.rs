@@ -1,15 +1,14 @@
 //! What a work list is.
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::extract::{Each, at_most, given};
 use crate::meters::Meter;
-use crate::meters::types::words;
+use crate::paging::page_query;
 use crate::readings::types::{MAX_READINGS, NewReading, Reading};
-use crate::text::{Name, Note, Title};
+use crate::text::{Name, Note, Title, words};
 use crate::time::Time;
 
 /// Meters of a list.
@@ -93,18 +92,12 @@ pub(crate) struct FullWorkList {
     pub(crate) tasks: Vec<Task>,
 }
 
-/// Filter of lists.
-#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListQuery {
-    pub(crate) assignee: Option<Name>,
-    pub(crate) state: Option<ListState>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    pub(crate) limit: Option<usize>,
-    /// `next` of the previous page.
-    pub(crate) cursor: Option<String>,
+page_query! {
+    /// Filter of lists.
+    ListQuery, 1000 {
+        assignee: Name,
+        state: ListState,
+    }
 }
 
 /// A new work list.

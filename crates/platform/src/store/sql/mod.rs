@@ -14,6 +14,7 @@ pub(crate) mod sqlite;
 mod value;
 
 use std::fmt::Debug;
+use std::ops::Deref;
 
 use fulmar_mirror::Mirror;
 use rusqlite::Connection;
@@ -23,14 +24,14 @@ pub(crate) use database::Purpose;
 pub use error::DatabaseError;
 pub(crate) use error::Result;
 pub use postgres::Address;
-use row::Columns;
+pub(crate) use row::Columns;
 pub(crate) use row::{FromRow, Row, from_row};
 pub(crate) use source::Source;
-pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params};
+pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params, stored_as};
 
 /// A transaction's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begin {
+pub(crate) enum Begin {
     /// Looks at one state of the database, whatever is committed meanwhile.
     Read,
     /// Nobody else writes until it ends.
@@ -38,7 +39,7 @@ pub(super) enum Begin {
 }
 
 /// An engine: the parts in which SQLite and PostgreSQL differ.
-trait Engine: Debug + Send {
+pub(crate) trait Engine: Debug + Send {
     /// Runs a statement without rows; how many rows it changed.
     fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<usize>;
 
@@ -80,6 +81,14 @@ pub(crate) struct Db(Box<dyn Engine>);
 
 /// Names what a transaction can go back to.
 const SAVEPOINT: &str = "job";
+
+impl Deref for Db {
+    type Target = dyn Engine;
+
+    fn deref(&self) -> &(dyn Engine + 'static) {
+        &*self.0
+    }
+}
 
 impl Db {
     fn new(engine: impl Engine + 'static) -> Db {
@@ -141,24 +150,19 @@ impl Db {
         Ok(self.find_with(sql, params, |_| Ok(()))?.is_some())
     }
 
-    /// Begins a transaction.
-    pub(super) fn begin(&self, kind: Begin) -> Result<()> {
-        self.0.begin(kind)
-    }
-
     /// Marks what [`Db::go_back`] goes back to.
     pub(super) fn mark(&self) -> Result<()> {
-        self.0.batch(&format!("SAVEPOINT {SAVEPOINT}"))
+        self.batch(&format!("SAVEPOINT {SAVEPOINT}"))
     }
 
     /// Keeps the changes since the mark.
     pub(super) fn release_mark(&self) -> Result<()> {
-        self.0.batch(&format!("RELEASE {SAVEPOINT}"))
+        self.batch(&format!("RELEASE {SAVEPOINT}"))
     }
 
     /// Undoes the changes since the mark.
     pub(super) fn go_back(&self) -> Result<()> {
-        self.0.batch(&format!("ROLLBACK TO {SAVEPOINT}; RELEASE {SAVEPOINT}"))
+        self.batch(&format!("ROLLBACK TO {SAVEPOINT}; RELEASE {SAVEPOINT}"))
     }
 
     /// Commits the transaction; its changes are durable when this returns, and `mirror` has shared them.
@@ -169,29 +173,9 @@ impl Db {
         }
     }
 
-    /// Ends the transaction, if there is one, and takes all of it back.
-    pub(super) fn roll_back(&self) -> Result<()> {
-        self.0.roll_back()
-    }
-
-    /// Whether a statement has failed since the mark in a way that lets nothing of it be kept.
-    pub(super) fn is_spoilt(&self) -> bool {
-        self.0.is_spoilt()
-    }
-
-    /// Number of connections so far, and a number, one of which changes when another process commits.
-    pub(super) fn foreign_changes(&self) -> Result<(u64, i64)> {
-        self.0.foreign_changes()
-    }
-
     /// Limits the size of the database, if it is a file.
     pub(crate) fn limit_to(&self, bytes: u64) -> Result<()> {
         self.sqlite().map_or(Ok(()), |connection| sqlite::limit_to(connection, bytes))
-    }
-
-    /// SQLite's connection, if it is one.
-    pub(super) fn sqlite(&self) -> Option<&Connection> {
-        self.0.sqlite()
     }
 }
 

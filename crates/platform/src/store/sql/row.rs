@@ -4,7 +4,7 @@ use super::error::{DatabaseError, Result};
 use super::value::{FromSql, Mismatch, Value};
 
 /// The columns of a row that was found.
-pub(super) trait Columns {
+pub(crate) trait Columns {
     /// The value of a column, counted from 0.
     fn value(&self, at: usize) -> Result<Value<'_>>;
 }

@@ -115,6 +115,26 @@ macro_rules! integers {
 }
 integers!(i64, u64, u32, u16, u8, usize);
 
+/// Stores types as the value that they are made of. What is in the database was checked when it came.
+macro_rules! stored_as {
+    ($inner:ty: impl<$(const $bound:ident: $number:ty),*> $type:ty) => {
+        impl<$(const $bound: $number),*> $crate::store::sql::ToSql for $type {
+            fn to_sql(&self) -> $crate::store::sql::Value<'_> {
+                self.0.to_sql()
+            }
+        }
+
+        impl<$(const $bound: $number),*> $crate::store::sql::FromSql for $type {
+            fn from_sql(
+                value: $crate::store::sql::Value<'_>,
+            ) -> Result<Self, $crate::store::sql::Mismatch> {
+                <$inner as $crate::store::sql::FromSql>::from_sql(value).map(Self)
+            }
+        }
+    };
+}
+pub(crate) use stored_as;
+
 impl ToSql for bool {
     fn to_sql(&self) -> Value<'_> {
         Value::Integer((*self).into())
