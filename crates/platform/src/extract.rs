@@ -65,9 +65,14 @@ impl<T: DeserializeOwned> Unread<T> {
 }
 
 impl<T: DeserializeOwned> Unread<Import<T>> {
-    /// The same of an import.
-    pub(crate) async fn read_import(self) -> Result<Import<T>, Problem> {
-        import(&self.bytes().await?)
+    /// The same of an import, of at most so many of these things.
+    pub(crate) async fn read_import(self, most: usize, things: &str) -> Result<Import<T>, Problem> {
+        match import(&self.bytes().await?)? {
+            Import::Many(items) if items.len() > most => {
+                Err(Problem::too_large(format!("at most {most} {things} at once")))
+            }
+            import => Ok(import),
+        }
     }
 }
 

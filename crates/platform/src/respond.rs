@@ -120,6 +120,11 @@ pub(crate) fn done() -> Answer {
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
+/// The same, if what it was done to exists.
+pub(crate) fn done_to(exists: bool, what: &str) -> Answer {
+    if exists { done() } else { Err(Problem::missing(what)) }
+}
+
 /// A part of a list.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Page<T: ToSchema> {

@@ -15,8 +15,7 @@ pub const MAX_NAME: usize = 64;
 const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$";
 
 /// A name that can be part of an address and of a topic: of a twin, user, meter, device or command.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Name(String);
 
 impl Name {
@@ -46,6 +45,25 @@ impl FromStr for Name {
     }
 }
 
+/// Implements that JSON has types as text: as they are displayed, and as their `FromStr` reads it.
+macro_rules! text_form {
+    ($type:ident) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+pub(crate) use text_form;
+
 /// Implements what a text that its `FromStr` has checked is to JSON, the OpenAPI document and the database.
 macro_rules! checked_text {
     ($type:ident, $pattern:expr) => {
@@ -63,12 +81,7 @@ macro_rules! checked_text {
             }
         }
 
-        impl<'de> serde::Deserialize<'de> for $type {
-            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
-                let text = std::borrow::Cow::<str>::deserialize(from)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
+        $crate::text::text_form!($type);
 
         impl utoipa::PartialSchema for $type {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {

@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::store::sql::stored_as;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use crate::text::text_form;
+
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use utoipa::openapi::{KnownFormat, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
@@ -82,18 +83,7 @@ impl FromStr for Time {
     }
 }
 
-impl Serialize for Time {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Time, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(from)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+text_form!(Time);
 
 impl PartialSchema for Time {
     fn schema() -> RefOr<Schema> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::alerts::{self, evaluate};
+use crate::alerts::{evaluate, handlers as alerts};
 use crate::platform::Platform;
 use crate::problem::Problem;
 use crate::sensors::removal::clear_value;

@@ -30,6 +30,8 @@ pub(crate) fn most_at_once(db: TwinDb<'_>) -> Result<usize, Problem> {
     Ok((MAX_EVALUATED / rules).max(1))
 }
 
+type Notifications = Vec<AlertNotification>;
+
 /// A rule applied to a series.
 struct Watch<'a> {
     db: TwinDb<'a>,
@@ -46,7 +48,7 @@ pub(crate) fn series(
     known: &ChangedSeries,
     fresh: &[(Time, f64)],
     now: Time,
-) -> Result<Vec<AlertNotification>, Problem> {
+) -> Result<Notifications, Problem> {
     let mut notifications = Vec::new();
     let late = known.series.last_at.map_or(0, |last| fresh.partition_point(|(at, _)| *at < last));
     let (late, in_order) = fresh.split_at(late);
@@ -121,8 +123,8 @@ impl Watch<'_> {
         &self,
         machine: &mut Machine,
         measured: &[(Time, f64)],
-    ) -> Result<Vec<AlertNotification>, Problem> {
-        let mut notifications: Vec<AlertNotification> = Vec::new();
+    ) -> Result<Notifications, Problem> {
+        let mut notifications = Notifications::new();
         let (device, quantity) = (&self.known.device, Some(&self.known.quantity));
         let mut raised = match machine.is_raised() {
             true => alerts::raised(self.db, &self.rule.id, device, quantity)?,
@@ -180,7 +182,7 @@ impl Watch<'_> {
         machine: &mut Machine,
         first: Time,
         last: Time,
-    ) -> Result<Vec<AlertNotification>, Problem> {
+    ) -> Result<Notifications, Problem> {
         let Condition { for_ms, averaging_ms, gap_ms, .. } = self.condition;
         let from = first.plus_ms(-(for_ms + averaging_ms + gap_ms));
         let series = self.known.series.seq;
@@ -256,34 +258,22 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification
 }
 
 /// Clears a rule's alerts, because the rule has changed.
-pub(crate) fn retire(
-    db: TwinDb<'_>,
-    rule: &Name,
-    now: Time,
-) -> Result<Vec<AlertNotification>, Problem> {
+pub(crate) fn retire(db: TwinDb<'_>, rule: &Name, now: Time) -> Result<Notifications, Problem> {
     clear(db, alerts::raised_by(db, rule)?, now)
 }
 
 /// Clears a device's alerts, because it has moved to another home, where other rules may apply.
-pub(crate) fn moved(
-    db: TwinDb<'_>,
-    device: &Name,
-    now: Time,
-) -> Result<Vec<AlertNotification>, Problem> {
+pub(crate) fn moved(db: TwinDb<'_>, device: &Name, now: Time) -> Result<Notifications, Problem> {
     alerts::forget_machines(db, device)?;
     removed(db, device, now)
 }
 
 /// Clears a device's alerts, because it is removed.
-pub(crate) fn removed(
-    db: TwinDb<'_>,
-    device: &Name,
-    now: Time,
-) -> Result<Vec<AlertNotification>, Problem> {
+pub(crate) fn removed(db: TwinDb<'_>, device: &Name, now: Time) -> Result<Notifications, Problem> {
     clear(db, alerts::raised_about(db, device)?, now)
 }
 
-fn clear(db: TwinDb<'_>, raised: Vec<Alert>, now: Time) -> Result<Vec<AlertNotification>, Problem> {
+fn clear(db: TwinDb<'_>, raised: Vec<Alert>, now: Time) -> Result<Notifications, Problem> {
     let mut notifications = Vec::new();
     for mut alert in raised {
         alert.cleared_at = Some(now);

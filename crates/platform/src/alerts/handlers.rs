@@ -1,7 +1,7 @@
 //! Requests for alerts.
 
 use super::types::{Alert, AlertEvent, AlertQuery};
-use super::{announce, evaluate};
+use super::{AlertNotification, evaluate};
 use crate::prelude::*;
 use crate::store::alerts;
 
@@ -73,4 +73,19 @@ pub(crate) async fn acknowledge(
     let (alert, notifications) = acknowledged.await?;
     announce(&app, &member.twin, &notifications);
     Conditions::default().json(&alert)
+}
+
+/// Publishes new and cleared alerts: retained for as long as they are raised.
+pub(crate) fn announce(app: &App, twin: &Name, notifications: &[AlertNotification]) {
+    for AlertNotification { alert, .. } in notifications {
+        let topic = format!("fulmar/{twin}/alert/{}", alert.id);
+        let over = alert.cleared_at.is_some();
+        app.announcements.publish(topic.clone(), alert, !over);
+        if over {
+            app.announcements.clear_retained(topic);
+        }
+    }
+    if !notifications.is_empty() {
+        app.deliveries.notify_one();
+    }
 }

@@ -17,21 +17,3 @@ pub(crate) mod webhook_allowlist;
 pub(crate) mod webhooks;
 
 pub(crate) use types::{AlertNotification, Severity};
-
-use crate::app::App;
-use crate::text::Name;
-
-/// Publishes new and cleared alerts: retained for as long as they are raised.
-pub(crate) fn announce(app: &App, twin: &Name, notifications: &[AlertNotification]) {
-    for AlertNotification { alert, .. } in notifications {
-        let topic = format!("fulmar/{twin}/alert/{}", alert.id);
-        let over = alert.cleared_at.is_some();
-        app.announcements.publish(topic.clone(), alert, !over);
-        if over {
-            app.announcements.clear_retained(topic);
-        }
-    }
-    if !notifications.is_empty() {
-        app.deliveries.notify_one();
-    }
-}

@@ -1,7 +1,8 @@
 //! Requests for alert rules.
 
+use super::handlers::announce;
 use super::types::{NewRule, Rule};
-use super::{AlertNotification, Severity, announce, evaluate};
+use super::{AlertNotification, Severity, evaluate};
 use crate::measurements::Quantity;
 use crate::prelude::*;
 use crate::store::{alerts, homes};

@@ -99,13 +99,7 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewWebhook>) ->
 pub(crate) async fn remove(Call(app, member): Call, Id(id): Id) -> Answer {
     member.may(Deed::Manage)?;
     let id: Uuid = id.parse().map_err(|_| Problem::missing("webhook"))?;
-    member
-        .write(&app, move |db| match webhooks::remove(db, id)? {
-            true => Ok(()),
-            false => Err(Problem::missing("webhook")),
-        })
-        .await?;
-    done()
+    done_to(member.write(&app, move |db| Ok(webhooks::remove(db, id)?)).await?, "webhook")
 }
 
 #[cfg(test)]

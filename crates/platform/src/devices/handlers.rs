@@ -14,10 +14,8 @@ const MAX_ARGS: usize = 16 * 1024;
 fn own(db: TwinDb<'_>, member: &Member, device: &Name) -> Result<Device, Problem> {
     let instance = devices::get(db, device)?;
     let instance = instance.ok_or_else(|| Problem::missing("device"))?;
-    if member.role.may(Deed::Manage) || instance.user.as_ref() == Some(member.name()) {
-        return Ok(instance);
-    }
-    Err(Problem::forbidden("this is another user's device"))
+    let is_own = member.role.may(Deed::Manage) || instance.user.as_ref() == Some(member.name());
+    is_own.then_some(instance).ok_or_else(|| Problem::forbidden("this is another user's device"))
 }
 
 /// The twin's devices, by name
@@ -193,19 +191,13 @@ pub(crate) async fn change_command(
 ) -> Answer {
     member.may(Deed::BeDevice)?;
     let id: Uuid = id.parse().map_err(|_| Problem::missing("command"))?;
-    app.store
-        .write(move |db| {
-            let db = db.within(&member.twin);
-            own(db, &member, &device)?;
-            let (state, detail) = (change.state, change.detail.as_deref());
-            if devices::set_command(db, &device, id, state, detail, Time::now())? {
-                Ok(())
-            } else {
-                Err(Problem::missing("command"))
-            }
-        })
-        .await?;
-    crate::respond::done()
+    let is_known = app.store.write(move |db| {
+        let db = db.within(&member.twin);
+        own(db, &member, &device)?;
+        let (state, detail) = (change.state, change.detail.as_deref());
+        Ok(devices::set_command(db, &device, id, state, detail, Time::now())?)
+    });
+    done_to(is_known.await?, "command")
 }
 
 /// A device's telemetry.

@@ -2,7 +2,7 @@
 
 use super::types::{HomeChange, HomeQuery};
 use super::{Home, NewHome};
-use crate::alerts::{self, evaluate};
+use crate::alerts::{evaluate, handlers as alerts};
 use crate::prelude::*;
 use crate::store::alerts as alerts_of;
 use crate::store::homes;
@@ -55,8 +55,7 @@ pub(crate) enum HomeImport {
     responses((status = 200, body = ImportResults), (status = 201, body = Home)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) -> Answer {
     member.may(Deed::Manage)?;
-    let import = body.read_import().await?;
-    match import {
+    match body.read_import(MAX_HOMES, "homes").await? {
         Import::One(new) => {
             let home = member.write(&app, move |db| {
                 let id = new.id.clone().unwrap_or_else(Name::random);
@@ -68,9 +67,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) 
             });
             json(StatusCode::CREATED, &home.await?)
         }
-        Import::Many(items) if items.len() > MAX_HOMES => {
-            Err(Problem::too_large(format!("at most {MAX_HOMES} homes at once")))
-        }
+
         Import::Many(items) => {
             let results = member.write(&app, move |db| {
                 let name_of = |new: &NewHome| Ok(new.id.clone().unwrap_or_else(Name::random));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::intake::{MeasurementIntake, store_measurements as take_in};
 use super::message::{Contents, SensorMessage, parse};
 use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
-use crate::alerts::{self, evaluate};
+use crate::alerts::{evaluate, handlers as alerts};
 use crate::log_limit::LogLimit;
 use crate::prelude::*;
 

@@ -76,15 +76,12 @@ pub(crate) enum MeterImport {
     responses((status = 200, body = ImportResults), (status = 201, body = Meter)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewMeter>>) -> Answer {
     member.may(Deed::Manage)?;
-    let import = body.read_import().await?;
-    match import {
+    match body.read_import(MAX_METERS, "meters").await? {
         Import::One(new) => {
             let meter = member.write(&app, move |db| add_one(db, &new)).await?;
             json(StatusCode::CREATED, &meter)
         }
-        Import::Many(items) if items.len() > MAX_METERS => {
-            Err(Problem::too_large(format!("at most {MAX_METERS} meters at once")))
-        }
+
         Import::Many(items) => {
             let results = member.write(&app, move |db| {
                 ImportResults::store_each(items, name_of, |id, new| import_one(db, id, new))
@@ -176,17 +173,11 @@ pub(crate) async fn set_key(
 ) -> Answer {
     member.may(Deed::Administer)?;
     let bytes = change.key.as_deref().map(key_bytes).transpose()?;
-    member
-        .write(&app, move |db| {
-            let key = bytes.as_ref().map(<[u8; 16]>::as_slice);
-            if meters::set_key(db, &id, key, Time::now())? {
-                Ok(())
-            } else {
-                Err(Problem::missing("meter"))
-            }
-        })
-        .await?;
-    done()
+    let is_known = member.write(&app, move |db| {
+        let key = bytes.as_ref().map(<[u8; 16]>::as_slice);
+        Ok(meters::set_key(db, &id, key, Time::now())?)
+    });
+    done_to(is_known.await?, "meter")
 }
 
 fn key_bytes(hex: &str) -> Result<[u8; 16], Problem> {

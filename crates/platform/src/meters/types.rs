@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use fulmar_wmbus::{Manufacturer, MeterId};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Serialize};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::extract::given;
 use crate::number::{Amount, Bounds, Place};
 use crate::paging::page_query;
-use crate::text::{Line, Name, Note, Text, words};
+use crate::text::{Line, Name, Note, Text, text_form, words};
 use crate::time::{DAY_MS, Time};
 
 words! {
@@ -168,18 +168,7 @@ impl FromStr for RadioAddress {
     }
 }
 
-impl Serialize for RadioAddress {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for RadioAddress {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RadioAddress, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(from)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
+text_form!(RadioAddress);
 
 impl PartialSchema for RadioAddress {
     fn schema() -> RefOr<Schema> {

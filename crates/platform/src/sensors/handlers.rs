@@ -1,7 +1,7 @@
 //! What can be asked of sensors.
 
 use super::{MAX_SENSORS, NewSensor, Sensor, too_many_sensors};
-use crate::alerts::{self, evaluate};
+use crate::alerts::{evaluate, handlers as alerts};
 use crate::prelude::*;
 use crate::store::{homes, sensors};
 

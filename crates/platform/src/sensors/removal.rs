@@ -1,7 +1,7 @@
 //! Removing a sensor: at once where it is shown, and what it measured in parts.
 
 use super::handlers::find;
-use crate::alerts::{self, AlertNotification, evaluate};
+use crate::alerts::{AlertNotification, evaluate, handlers as alerts};
 use crate::measurements::Quantity;
 use crate::prelude::*;
 use crate::store::removed;

@@ -16,7 +16,7 @@ mod value;
 use std::fmt::Debug;
 use std::ops::Deref;
 
-use fulmar_mirror::Mirror;
+use fulmar_mirror::{Mirror, limit_file};
 use rusqlite::Connection;
 
 pub use database::Database;
@@ -175,7 +175,8 @@ impl Db {
 
     /// Limits the size of the database, if it is a file.
     pub(crate) fn limit_to(&self, bytes: u64) -> Result<()> {
-        self.sqlite().map_or(Ok(()), |connection| sqlite::limit_to(connection, bytes))
+        let file = self.sqlite();
+        Ok(file.map_or(Ok(()), |file| limit_file(file, bytes, 1))?)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fulmar_mirror::prepare_file;
+use fulmar_mirror::{Header, make_durable, prepare_file};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql, params_from_iter};
 
@@ -39,16 +39,18 @@ const STATISTICS: &str = "
     ANALYZE sqlite_schema;";
 
 pub(crate) fn open(path: &Path) -> Result<Connection> {
+    let refused = |why: &str| DatabaseError::Setting(format!("{}{why}", path.display()));
     // Meters' keys are in it.
-    let failed = |error| DatabaseError::Setting(format!("{}: {error}", path.display()));
-    prepare_file(path).map_err(failed)?;
+    prepare_file(path).map_err(|error| refused(&format!(": {error}")))?;
     let mut connection = Connection::open(path)?;
     connection.busy_timeout(PATIENCE)?;
-    check_owner(path, &connection)?;
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    let Header { application_id, tables, .. } = Header::read(&connection)?;
+    if application_id != APPLICATION_ID && (application_id, tables) != (0, 0) {
+        let why = "is another program's database: move it away, or choose another data folder";
+        return Err(refused(&format!(" {why}")));
+    }
+    make_durable(&connection, WAL_KEEP_BYTES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    connection.pragma_update(None, "journal_size_limit", WAL_KEEP_BYTES)?;
     connection.set_prepared_statement_cache_capacity(128);
     let transaction = connection.transaction()?;
     let done: usize = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -57,29 +59,11 @@ pub(crate) fn open(path: &Path) -> Result<Connection> {
         transaction.execute_batch(migration)?;
     }
     if done < MIGRATIONS.len() {
-        transaction.pragma_update(None, "user_version", MIGRATIONS.len())?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        Header::write(&transaction, APPLICATION_ID, MIGRATIONS.len() as i64)?;
         transaction.execute_batch(STATISTICS)?;
     }
     transaction.commit()?;
     Ok(connection)
-}
-
-/// Refuses another program's database, before anything is changed.
-fn check_owner(path: &Path, connection: &Connection) -> Result<()> {
-    let owner: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    if owner == APPLICATION_ID {
-        return Ok(());
-    }
-    let tables = "SELECT count(*) FROM sqlite_schema";
-    let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
-    match (owner, tables) {
-        (0, 0) => Ok(()),
-        _ => Err(DatabaseError::Setting(format!(
-            "{} is another program's database: move it away, or choose another data folder",
-            path.display()
-        ))),
-    }
 }
 
 /// Refuses a file of a newer version; `done` is what SQLite calls user version, in the header of its file.
@@ -90,16 +74,6 @@ pub(crate) fn check_version(path: &Path, done: usize) -> Result<()> {
     let text =
         "a newer version of Fulmar has changed its tables: use that version, or a copy from before";
     Err(DatabaseError::Setting(format!("{}: {text}", path.display())))
-}
-
-/// Limits the file's size; what exceeds it fails like a full disk.
-pub(super) fn limit_to(connection: &Connection, bytes: u64) -> Result<()> {
-    // SQLite's own maximum.
-    const MOST_PAGES: u64 = 4_294_967_294;
-    let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-    let pages = (bytes / page.max(1)).clamp(1, MOST_PAGES);
-    // The answer is the limit that applies: what the file has already is not taken from it.
-    Ok(connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?)
 }
 
 pub(super) fn open_to_read(path: &Path) -> Result<Connection> {
