@@ -13,8 +13,8 @@ pub(crate) use crate::paging::{self, PageQuery, page_query};
 pub(crate) use crate::problem::Problem;
 pub(crate) use crate::requests::{Edit, Lookup, Single};
 pub(crate) use crate::respond::{
-    Answer, Conditions, ImportResults, Imported, Page, done, done_to, json, open_cursor,
-    open_number, open_numbers,
+    Answer, Conditions, ImportResults, Page, done, done_to, json, open_cursor, open_number,
+    open_numbers,
 };
 pub(crate) use crate::role::{Deed, Role};
 pub(crate) use crate::store::{Db, TwinDb};

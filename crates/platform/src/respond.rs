@@ -175,12 +175,12 @@ enum ImportStatus {
 
 impl Imported {
     /// It is there now; perhaps it was before.
-    pub(crate) fn stored(id: &Name, was_known: bool) -> Imported {
+    fn stored(id: &Name, was_known: bool) -> Imported {
         let status = if was_known { ImportStatus::Updated } else { ImportStatus::Created };
         Imported { id: Some(id.to_string()), status, detail: None }
     }
 
-    pub(crate) fn rejected(id: Option<String>, problem: &Problem) -> Imported {
+    fn rejected(id: Option<String>, problem: &Problem) -> Imported {
         let detail = Some(problem.detail().to_owned());
         Imported { id, status: ImportStatus::Rejected, detail }
     }
@@ -193,11 +193,11 @@ pub(crate) struct ImportResults {
 }
 
 impl ImportResults {
-    /// Stores each item under its name, which no earlier one of the import may have.
+    /// Stores each item under its name, which no earlier one of the import may have; `store` says whether it was there before.
     pub(crate) fn store_each<T>(
         items: Vec<Each<T>>,
         name_of: impl Fn(&T) -> Result<Name, Problem>,
-        mut store: impl FnMut(&Name, &T) -> Result<Imported, Problem>,
+        mut store: impl FnMut(&Name, &T) -> Result<bool, Problem>,
     ) -> Result<ImportResults, Problem> {
         let mut names = HashSet::new();
         let one = |Each { id, item }| match item.and_then(|new| Ok((name_of(&new)?, new))) {
@@ -207,9 +207,15 @@ impl ImportResults {
                 Ok(Imported::rejected(Some(name.to_string()), &problem))
             }
             Ok((name, new)) => {
-                let imported = store(&name, &new);
+                let imported = match store(&name, &new) {
+                    Ok(was_known) => Imported::stored(&name, was_known),
+                    Err(problem) if problem.status() < 500 => {
+                        Imported::rejected(Some(name.to_string()), &problem)
+                    }
+                    Err(problem) => return Err(problem),
+                };
                 names.insert(name);
-                imported
+                Ok(imported)
             }
         };
         Ok(ImportResults { results: items.into_iter().map(one).collect::<Result<_, _>>()? })

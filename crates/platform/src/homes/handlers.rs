@@ -74,7 +74,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) 
                 ImportResults::store_each(items, name_of, |id, new| {
                     let was_known = homes::exists(db, id)?;
                     homes::upsert(db, id, new)?;
-                    Ok(Imported::stored(id, was_known))
+                    Ok(was_known)
                 })
             });
             json(StatusCode::OK, &results.await?)

@@ -8,8 +8,7 @@ use crate::prelude::*;
 use crate::readings::Reading;
 use crate::readings::handlers::{announce, stored_readings};
 use crate::readings::intake::{is_future, judge_anew};
-use crate::store::meters::{self, Added};
-use crate::store::{readings, reports};
+use crate::store::{meters, readings, reports};
 
 /// Meters of a page, and of one import.
 const MAX_METERS: usize = 5000;
@@ -84,7 +83,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewMeter>>)
 
         Import::Many(items) => {
             let results = member.write(&app, move |db| {
-                ImportResults::store_each(items, name_of, |id, new| import_one(db, id, new))
+                ImportResults::store_each(items, name_of, |id, new| store(db, id, new))
             });
             json(StatusCode::OK, &results.await?)
         }
@@ -110,27 +109,25 @@ fn name_of(new: &NewMeter) -> Result<Name, Problem> {
     address.short().parse().map_err(|wrong| Problem::invalid("id", wrong))
 }
 
-const ADDRESS_TAKEN: &str = "another meter has this radio address";
+/// Stores a meter; whether one of this name was there before.
+fn store(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<bool, Problem> {
+    if let Some(address) = &new.address
+        && meters::by_radio_address(db, &address.short())?.is_some_and(|other| other != *id)
+    {
+        return Err(Problem::conflict("another meter has this radio address"));
+    }
+    let was_known = meters::exists(db, id)?;
+    meters::upsert(db, id, new, Time::now())?;
+    Ok(was_known)
+}
 
 fn add_one(db: TwinDb<'_>, new: &NewMeter) -> Result<Meter, Problem> {
     let id = name_of(new)?;
     if meters::exists(db, &id)? {
         return Err(Problem::conflict("a meter with this name exists"));
     }
-    let now = Time::now();
-    if meters::upsert(db, &id, new, now)? == Added::AddressTaken {
-        return Err(Problem::conflict(ADDRESS_TAKEN));
-    }
-    find(db, &id, now)
-}
-
-fn import_one(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<Imported, Problem> {
-    Ok(match meters::upsert(db, id, new, Time::now())? {
-        Added::AddressTaken => {
-            Imported::rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN))
-        }
-        added => Imported::stored(id, added == Added::Updated),
-    })
+    store(db, &id, new)?;
+    find(db, &id, Time::now())
 }
 
 /// Change a meter

@@ -105,16 +105,6 @@ pub(crate) fn list(
     db.list_with(&filter.sql(&select, "m.id"), filter.values(&limit), |row| meter(row, now))
 }
 
-/// The result of adding a meter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Added {
-    Created,
-    /// A meter of this name existed; it was replaced.
-    Updated,
-    /// Another meter has this radio address.
-    AddressTaken,
-}
-
 /// Forgets what was known of the messages of a meter that gets another address.
 const FORGET_OTHER: &str =
     "radio_security = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key THEN meter.radio_security END,
@@ -123,14 +113,9 @@ const FORGET_OTHER: &str =
      radio_after = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key
                         THEN meter.radio_after ELSE (SELECT max(r.seq) FROM reading r) END,";
 
-/// Adds a meter, or replaces the one of this name.
-pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Result<Added> {
+/// Adds a meter, or replaces the one of this name. No other meter may have its radio address.
+pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Result<()> {
     let short_address = new.address.as_ref().map(RadioAddress::short);
-    if let Some(address) = &short_address
-        && by_radio_address(db, address)?.is_some_and(|other| other != *id)
-    {
-        return Ok(Added::AddressTaken);
-    }
     let address = new.address.as_ref().map(ToString::to_string);
     let medium = new.medium.unwrap_or(Medium::Water);
     let (lat, lon) = Place::columns(new.place);
@@ -138,7 +123,7 @@ pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Re
     debug_assert!(REGISTER_DIGITS.contains(&digits));
     let maker = new.manufacturer.as_ref().map(|maker| maker.to_string());
     let maker = maker.or_else(|| new.address.as_ref().map(RadioAddress::maker));
-    let created = !exists(db, id)?;
+
     let (unit, expected) = (new.unit.as_deref().unwrap_or(medium.unit()), new.expected.map(Some));
     let (low, high) = Expected::columns(expected);
     let columns = columns!(
@@ -146,8 +131,7 @@ pub(crate) fn upsert(db: TwinDb<'_>, id: &Name, new: &NewMeter, now: Time) -> Re
         lat = lat, lon = lon, street, unit = unit, register_digits = digits, note, expected_low = low,
         expected_high = high, changed_at = now
     );
-    filter::upsert(db, "meter", columns, FORGET_OTHER)?;
-    Ok(if created { Added::Created } else { Added::Updated })
+    filter::upsert(db, "meter", columns, FORGET_OTHER)
 }
 
 /// The meter with this manufacturer and number.

@@ -1,6 +1,6 @@
 //! Twins: utilities' installations, side by side and out of each other's sight.
 
-use super::sql::{Result, params};
+use super::sql::{Result, from_row, params};
 use super::{Db, TwinDb};
 use crate::number::Place;
 use crate::text::Name;
@@ -28,20 +28,17 @@ pub(crate) fn add(
     Ok(made == 1)
 }
 
+from_row!(Twin { id, name, kind, centre, meters, work_lists, homes });
+
 pub(crate) fn get(db: TwinDb<'_>) -> Result<Option<Twin>> {
-    let sql = "SELECT id, name, kind, lat, lon,
-                (SELECT avg(lat) FROM (SELECT lat FROM meter WHERE twin = t.id
-                                       UNION ALL SELECT lat FROM home WHERE twin = t.id) places),
-                (SELECT avg(lon) FROM (SELECT lon FROM meter WHERE twin = t.id
-                                       UNION ALL SELECT lon FROM home WHERE twin = t.id) places),
+    let sql = "SELECT id, name, kind,
+                coalesce(lat, (SELECT avg(lat) FROM (SELECT lat FROM meter WHERE twin = t.id
+                                                     UNION ALL SELECT lat FROM home WHERE twin = t.id) places)),
+                coalesce(lon, (SELECT avg(lon) FROM (SELECT lon FROM meter WHERE twin = t.id
+                                                     UNION ALL SELECT lon FROM home WHERE twin = t.id) places)),
                 (SELECT count(*) FROM meter WHERE twin = t.id),
                 (SELECT count(*) FROM work_list WHERE twin = t.id),
                 (SELECT count(*) FROM home WHERE twin = t.id)
          FROM twin t WHERE id = ?1";
-    db.find_with(sql, [db.twin], |row| {
-        let (id, name, kind) = row.read()?;
-        let (set, middle): (Option<Place>, Option<Place>) = row.read()?;
-        let (meters, work_lists, homes) = row.read()?;
-        Ok(Twin { id, name, kind, centre: set.or(middle), meters, work_lists, homes })
-    })
+    db.find(sql, [db.twin])
 }
