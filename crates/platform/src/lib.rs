@@ -5,8 +5,9 @@
 //! twin (a utility's installation). It speaks no MQTT: changes come out as [`Announcement`]s, which the server
 //! publishes. TLS, HTTP/3 and limits of connections are the endpoint's.
 //!
-//! Read in this order: `routes` (what can be asked), `accounts` (who asks), `app` (what handlers share), then a folder a
-//! subject, each with `types` and `handlers`; `store` is all there is of SQL. What comes from outside is checked where
+//! Read in this order: `routes` (what can be asked), `accounts` (who asks), `requests` and `app` (what handlers get), then a
+//! folder a subject, each with `types` and `handlers`; `store` is all there is of SQL. Values and rows import nothing above
+//! them, nor does the store: `scripts/counts arrows`. What comes from outside is checked where
 //! it becomes a type (`text`, `number`, `time`, `extract`), answers are made in `respond` and `problem`.
 #![forbid(unsafe_code)]
 
