@@ -65,7 +65,7 @@ impl<T: DeserializeOwned> Unread<T> {
 }
 
 impl<T: DeserializeOwned> Unread<Import<T>> {
-    /// The same of an import, of at most so many of these things.
+    /// The same of an import, of at most `most` of these things.
     pub(crate) async fn read_import(self, most: usize, things: &str) -> Result<Import<T>, Problem> {
         match import(&self.bytes().await?)? {
             Import::Many(items) if items.len() > most => {

@@ -21,7 +21,7 @@ pub(crate) enum Order {
     Desc,
 }
 
-/// Declares the query of a list: its filters, each of which may be absent, and the page, of at most so many items.
+/// Declares the query of a list: its filters, each of which may be absent, and the page, of at most `$most` items.
 macro_rules! page_query {
     ($(#[$($about:tt)*])* $name:ident, $most:tt { $($(#[$($attribute:tt)*])* $filter:ident: $type:ident),* $(,)? }) => {
         $(#[$($about)*])*
