@@ -15,7 +15,8 @@ pub const MAX_NAME: usize = 64;
 const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$";
 
 /// A name that can be part of an address and of a topic: of a twin, user, meter, device or command.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
 pub(crate) struct Name(String);
 
 impl Name {
@@ -54,6 +55,9 @@ macro_rules! text_form {
             }
         }
 
+        $crate::text::text_form!(@ $type);
+    };
+    (@ $type:ident) => {
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
                 let text = std::borrow::Cow::<str>::deserialize(from)?;
@@ -81,7 +85,7 @@ macro_rules! checked_text {
             }
         }
 
-        $crate::text::text_form!($type);
+        $crate::text::text_form!(@ $type);
 
         impl utoipa::PartialSchema for $type {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {

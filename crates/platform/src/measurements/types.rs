@@ -13,7 +13,8 @@ use crate::time::Time;
 const MAX_QUANTITY: usize = 32;
 
 /// Quantity that is measured: a word such as `radon` or `co2`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
 pub(crate) struct Quantity(String);
 
 impl FromStr for Quantity {
