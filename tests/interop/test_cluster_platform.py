@@ -4,9 +4,11 @@ sensor, is there, and logins and tokens stay good.
 
 FULMAR_CLUSTER_CHANGES makes it long."""
 
+import contextlib
 import datetime
 import json
 import os
+import sqlite3
 import ssl
 import threading
 import time
@@ -41,6 +43,26 @@ def moment(ms):
     return datetime.datetime.fromtimestamp(round(ms) / 1000, datetime.timezone.utc).isoformat(timespec="milliseconds")
 
 
+def go_back(data):
+    """Puts a folder's accounts to where builds before version 3 of `identities.db` had them: in the platform's database."""
+    with (
+        contextlib.closing(sqlite3.connect(data / "identities.db")) as store,
+        contextlib.closing(sqlite3.connect(data / "platform.db")) as platform,
+    ):
+        for (body,) in store.execute("SELECT body FROM account").fetchall():
+            account = json.loads(body)
+            name, admin = account["name"], account.get("server_admin", False)
+            row = (name, account["display_name"], account.get("password", ""), admin)
+            platform.execute("INSERT INTO account VALUES (?, ?, ?, ?, 1)", row)
+            for own in account.get("memberships", []):
+                platform.execute("INSERT INTO member VALUES (?, ?, ?)", (own["twin"], name, own["role"]))
+            for token in account.get("tokens", []):
+                row = (token["id"], name, token["digest"])
+                platform.execute("INSERT INTO credential VALUES (?, ?, ?, 1, NULL)", row)
+        platform.commit()
+        store.executescript("DROP TABLE account; PRAGMA user_version = 2")
+
+
 class Platform(Base):
     def platform_node(self, servers, name, extra=PLATFORM):
         node = self.node(servers, name, development=True, extra=extra)
@@ -49,7 +71,7 @@ class Platform(Base):
         node.config.write_text(text)
         return node
 
-    def cluster_with_users(self, extra=PLATFORM):
+    def cluster_with_users(self, extra=PLATFORM, prepare=lambda node: None):
         """Two nodes; the first one was a broker alone with a platform, of which they are made."""
         servers = self.servers(1)
         nodes = [self.platform_node(servers, f"node-{index}", extra) for index in range(2)]
@@ -59,6 +81,7 @@ class Platform(Base):
         fulmar(nodes[0], "user", "add", "ann", "--admin", *config, text=PASSWORD + "\n")
         fulmar(nodes[0], "user", "add", "rita", "--twin", "hamburg", "--role", "reader", *config, text=PASSWORD + "\n")
         token = fulmar(nodes[0], "user", "token", "gw-1", "--twin", "rural", "--role", "device", *config)
+        prepare(nodes[0])
         first, [second] = begin(nodes)
         return servers, first, second, token.stdout.strip()
 
@@ -224,6 +247,19 @@ class Platform(Base):
         self.assertEqual(everything(first), before)
         self.assertEqual(self.call(first, "GET", "/session", token=reader)["user"]["name"], "rita")
         fulmar(first, "user", "add", "eve", "--admin", "--config", first.config, text=PASSWORD + "\n")
+
+    def test_users_of_an_earlier_build_become_the_clusters(self):
+        _, first, second, gateway = self.cluster_with_users(prepare=lambda node: go_back(node.data / "data"))
+        admin = self.log_in(first, "ann")
+        fulmar(first, "user", "remove", "rita", "--config", first.config)
+        first.kill()
+        wait_serving([second])
+        self.assertEqual(self.call(second, "GET", "/session", token=admin)["user"]["server_admin"], True)
+        self.assertEqual(len(self.sensor(second, gateway, [(int(time.time() * 1000), 20, "gw-once")])), 1)
+        # Nobody comes back from the copy of the platform's tables.
+        self.assertNotIn("rita", fulmar(second, "user", "list", "--config", second.config).stdout)
+        with contextlib.closing(sqlite3.connect(second.data / "data" / "platform.db")) as platform:
+            self.assertEqual(platform.execute("SELECT count(*) FROM account").fetchone(), (0,))
 
     def test_a_damaged_log_is_restored_with_the_platform(self):
         servers, first, second, _ = self.cluster_with_users()

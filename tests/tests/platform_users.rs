@@ -105,7 +105,7 @@ fn a_gateways_token_lasts_is_exchanged_without_a_gap_and_is_revoked() {
     );
 
     // Only digests are stored.
-    for file in ["platform.db", "platform.db-wal"] {
+    for file in ["identities.db", "identities.db-wal"] {
         let bytes = std::fs::read(broker.data().join(file)).unwrap_or_default();
         let secret = first.rsplit('_').next().unwrap().as_bytes();
         assert!(!bytes.windows(secret.len()).any(|window| window == secret), "{file}");

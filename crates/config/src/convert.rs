@@ -250,7 +250,7 @@ impl Platform {
             webhook_allowlist: self.webhook_allowlist()?,
             // The whole configuration decides.
             disk: fulmar_platform::DiskLimits::default(),
-            answers: fulmar_platform::Settings::default().answers,
+            ..fulmar_platform::Settings::default()
         })
     }
 

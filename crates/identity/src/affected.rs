@@ -40,6 +40,8 @@ impl Affected {
                 (Row::Settings(_), _) => affected.everybody = true,
                 // Nobody has one that is new, and those that had one that is gone are rows of their own.
                 (Row::Group(..) | Row::Role(..) | Row::Token(..), _) => {}
+                // They have no rights of the broker's own: the platform follows them.
+                (Row::Account(..), _) => {}
             }
         }
         if groups.is_empty() && roles.is_empty() {

@@ -1,5 +1,6 @@
 //! Commands, and why one is refused.
 
+use crate::account::{Account, AccountChange};
 use crate::acl::{AccessKind, Acl, AclKind, Ranked};
 use crate::entities::{AdministrationRole, ApiToken, Client, Group, PasswordHash, Role};
 use crate::passwords::StoredPassword;
@@ -72,6 +73,14 @@ pub enum Command {
     CreateToken(ApiToken),
     /// Removes an API token.
     DeleteToken(Box<str>),
+    /// Adds an account.
+    CreateAccount(Account),
+    /// Changes an account.
+    ModifyAccount(Box<str>, AccountChange),
+    /// Removes an account.
+    DeleteAccount(Box<str>),
+    /// Adds accounts of an earlier version's database, except those whose names exist.
+    ImportAccounts(Vec<Account>),
 }
 
 /// Changes of a client; `None` leaves a field as it is.
@@ -196,6 +205,26 @@ pub enum Refused {
         /// Maximum number of them.
         max: usize,
     },
+    /// There is no such account.
+    #[error("there is no such user")]
+    AccountNotFound,
+    /// There is one of this name.
+    #[error("a user with this name exists, or one that differs only in case")]
+    AccountExists,
+    /// There is no such device token of the account.
+    #[error("there is no such token of this user")]
+    DeviceTokenNotFound,
+    /// It has as many device tokens as it may.
+    #[error("the user has {0} tokens, the maximum: revoke one first")]
+    TooManyDeviceTokens(usize),
+    /// Nobody in the twin would have a role that somebody must have.
+    #[error("this would leave the twin without an administrator; make another one first")]
+    LastMember,
+    /// Nobody could manage the server.
+    #[error(
+        "{0} is the only admin of the server: create another one first, with `fulmar user add NAME --admin`"
+    )]
+    LastServerAdmin(Box<str>),
     /// It would be in nobody's power to undo this.
     #[error(
         "this would leave no enabled administrator with a password; first make another client administrator: \

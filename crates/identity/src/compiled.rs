@@ -37,6 +37,10 @@ impl Compiler {
 
     /// Follows a change that has led to `state`.
     pub fn follow(&mut self, change: &Change, affected: &Affected, state: &State) {
+        // Each login to the platform is one, and all clients would be looked at.
+        if change.rows.iter().all(|row| matches!(row, Row::Account(..))) {
+            return;
+        }
         for row in &change.rows {
             match row {
                 Row::Role(name, Some(role)) => {

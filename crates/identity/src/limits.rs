@@ -2,6 +2,12 @@
 
 /// Clients.
 pub const MAX_CLIENTS: usize = 200_000;
+/// Accounts.
+pub const MAX_ACCOUNTS: usize = 200_000;
+/// Device tokens of an account.
+pub(crate) const MAX_DEVICE_TOKENS: usize = 16;
+/// Sessions of an account; of more, the oldest ends.
+pub(crate) const MAX_SESSIONS: usize = 32;
 /// Names of clients that were removed; of more, the oldest is forgotten.
 pub(crate) const MAX_REMOVED: usize = 200_000;
 /// Groups.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::account::Account;
 use crate::acl::DefaultAccess;
 use crate::entities::{ApiToken, Client, Group, Role};
 
@@ -18,6 +19,8 @@ pub enum Row {
     Role(Box<str>, Option<Arc<Role>>),
     /// An API token by its name.
     Token(Box<str>, Option<Arc<ApiToken>>),
+    /// An account by its name.
+    Account(Box<str>, Option<Arc<Account>>),
     /// The name of a client that was removed and not created again.
     Removed(Box<str>, Option<Arc<Removal>>),
     /// The settings, of which there is one set.

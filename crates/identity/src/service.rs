@@ -1,8 +1,8 @@
 //! A thread with the store, and everybody else's view of the state.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,6 +27,9 @@ pub type Job = Box<dyn FnOnce(&mut Desk) + Send>;
 /// Told of every change: the rows, whom it affects, and the new state. Called on the thread, before the command is
 /// reported as applied.
 pub type Watch = Box<dyn Fn(&Change, &Affected, &State) + Send + Sync>;
+
+/// Told of every change, as [`Watch`], by a part of the server that begins later.
+pub type Subscriber = Box<dyn Fn(&Change, &State) + Send + Sync>;
 
 /// Why commands have not been applied.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,7 @@ pub struct Identities {
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
     hasher: Arc<PasswordHasher>,
+    subscriber: Arc<OnceLock<Subscriber>>,
 }
 
 fulmar_text::opaque_debug!(Identities);
@@ -73,6 +77,7 @@ pub struct Desk {
     shared: Arc<RwLock<State>>,
     hasher: Arc<PasswordHasher>,
     watch: Watch,
+    subscriber: Arc<OnceLock<Subscriber>>,
 }
 
 fulmar_text::opaque_debug!(Desk { path });
@@ -107,17 +112,24 @@ impl Identities {
         if let Some(store) = &store {
             *shared.write() = store.state().clone();
         }
+        let subscriber = Arc::<OnceLock<Subscriber>>::default();
         let desk = Desk {
             path: path.into(),
             store,
             shared: Arc::clone(&shared),
             hasher: Arc::clone(&hasher),
             watch,
+            subscriber: Arc::clone(&subscriber),
         };
         let (jobs, waiting) = sync_channel(MAX_WAITING);
         let thread = std::thread::Builder::new().name("fulmar-identity".into());
         let thread = thread.spawn(move || desk.serve(&waiting)).map_err(failed)?;
-        Ok(Identities { shared, jobs: Some(jobs), thread: Some(thread), hasher })
+        Ok(Identities { shared, jobs: Some(jobs), thread: Some(thread), hasher, subscriber })
+    }
+
+    /// Calls `subscriber` on the thread for every change from now on; the first call counts.
+    pub fn subscribe(&self, subscriber: Subscriber) {
+        drop(self.subscriber.set(subscriber));
     }
 
     /// Hashes new passwords.
@@ -204,6 +216,7 @@ impl Desk {
             shared: Arc::default(),
             hasher: Arc::default(),
             watch: Box::new(|_, _, _| ()),
+            subscriber: Arc::default(),
         })
     }
 
@@ -258,5 +271,8 @@ impl Desk {
         let state = self.shared.read();
         let affected = Affected::by(&change, &state);
         (self.watch)(&change, &affected, &state);
+        if let Some(subscriber) = self.subscriber.get() {
+            subscriber(&change, &state);
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use fulmar_mqtt::topic::matches;
 
+use crate::account::Account;
 use crate::acl::{Acl, AclKind, DefaultAccess, Ranked};
 use crate::command::{Command, Refused};
 use crate::entities::{AdministrationRole, ApiToken, Client, Group, Role};
@@ -29,6 +30,11 @@ pub struct State {
     removed: Table<Removal>,
     /// Their numbers, each with its name.
     removals: BTreeSet<(u64, Box<str>)>,
+    pub(crate) accounts: Table<Account>,
+    /// Accounts by the identifiers of their sessions and device tokens.
+    pub(crate) credentials: Table<Account>,
+    /// Names of accounts with capital letters by the same without.
+    pub(crate) folded_names: BTreeMap<Box<str>, Box<str>>,
     settings: Arc<Settings>,
 }
 
@@ -82,6 +88,11 @@ impl State {
     /// API tokens by name.
     pub fn tokens(&self) -> &BTreeMap<Box<str>, Arc<ApiToken>> {
         &self.tokens
+    }
+
+    /// Accounts by name.
+    pub fn accounts(&self) -> &BTreeMap<Box<str>, Arc<Account>> {
+        &self.accounts
     }
 
     /// Access where no rule matches.
@@ -185,6 +196,11 @@ impl State {
                 let old = swap(&mut self.tokens, &name, new);
                 Row::Token(name, old)
             }
+            Row::Account(name, new) => {
+                let old = swap(&mut self.accounts, &name, new.clone());
+                self.index_account(old.as_deref(), new.as_ref());
+                Row::Account(name, old)
+            }
             Row::Removed(name, new) => {
                 let numbered = |removal: &Arc<Removal>| (removal.number, name.clone());
                 let number = new.as_ref().map(numbered);
@@ -209,6 +225,7 @@ impl State {
         compare(&self.groups, &new.groups, Row::Group, &mut rows);
         compare(&self.clients, &new.clients, Row::Client, &mut rows);
         compare(&self.tokens, &new.tokens, Row::Token, &mut rows);
+        compare(&self.accounts, &new.accounts, Row::Account, &mut rows);
         compare(&self.removed, &new.removed, Row::Removed, &mut rows);
         rows
     }
@@ -254,6 +271,10 @@ fn may_lock_out(command: &Command) -> bool {
             | Command::SetAnonymousGroup(_)
             | Command::CreateToken(_)
             | Command::DeleteToken(_)
+            | Command::CreateAccount(_)
+            | Command::ModifyAccount(..)
+            | Command::DeleteAccount(_)
+            | Command::ImportAccounts(_)
     )
 }
 

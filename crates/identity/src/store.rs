@@ -21,8 +21,8 @@ pub const FILE: &str = "identities.db";
 /// Marks the file in SQLite's header ("FULI").
 const APPLICATION_ID: i64 = 0x4655_4c49;
 
-/// 2: rows for clients that were removed.
-const VERSION: i64 = 2;
+/// 2: rows for clients that were removed. 3: accounts.
+const VERSION: i64 = 3;
 
 const SCHEMA: &str = "
 CREATE TABLE entity (
@@ -33,8 +33,16 @@ CREATE TABLE entity (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// In a table of their own, so that a node of a cluster with an earlier version refuses to serve without them.
+const ACCOUNTS: &str = "
+CREATE TABLE account (
+    name TEXT PRIMARY KEY NOT NULL,
+    body TEXT NOT NULL                       -- JSON
+) STRICT, WITHOUT ROWID;
+";
+
 /// Tables that nodes of a cluster share.
-const TABLES: [&str; 1] = ["entity"];
+const TABLES: [&str; 2] = ["entity", "account"];
 
 /// Longest wait of two processes for one another.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -292,6 +300,9 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     if header.tables > 0 && header.application_id != APPLICATION_ID {
         return Err(StoreError::Foreign(path.into()));
     }
+    if (1..VERSION).contains(&header.user_version) {
+        keep_copy(path, connection, header.user_version)?;
+    }
     make_durable(connection, LOG_BYTES).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(8);
     let behavior = TransactionBehavior::Immediate;
@@ -299,14 +310,33 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     // Another process may have created them meanwhile.
     let version = Header::read(&transaction).map_err(failed)?.user_version;
     match version {
-        0 => transaction.execute_batch(SCHEMA).map_err(failed)?,
-        1..=VERSION => {}
+        0 => transaction.execute_batch(&[SCHEMA, ACCOUNTS].concat()).map_err(failed)?,
+        1..=2 => transaction.execute_batch(ACCOUNTS).map_err(failed)?,
+        VERSION => {}
         _ => return Err(StoreError::TooNew(path.into())),
     }
     if version < VERSION {
         Header::write(&transaction, APPLICATION_ID, VERSION).map_err(failed)?;
     }
     transaction.commit().map_err(failed)
+}
+
+/// Copies the file before its tables change, so that the version before can be used again.
+fn keep_copy(path: &Path, connection: &Connection, version: i64) -> Result<(), StoreError> {
+    let copy = path.with_extension(format!("db.version-{version}"));
+    let new = path.with_extension("db.new-copy");
+    let in_file = |source| StoreError::File { path: copy.clone(), source };
+    if let Err(error) = std::fs::remove_file(&new)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(in_file(error));
+    }
+    // With the rights of the store: hashes are in it.
+    prepare_file(&new).map_err(in_file)?;
+    let failed = |source| StoreError::Sqlite { path: copy.clone(), source };
+    connection.execute("VACUUM INTO ?1", [new.to_string_lossy()]).map_err(failed)?;
+    let synced = std::fs::File::open(&new).and_then(|file| file.sync_all());
+    synced.and_then(|()| std::fs::rename(&new, &copy)).map_err(in_file)
 }
 
 /// Brings `state` up to date, if another connection has committed since `version`.
@@ -345,22 +375,41 @@ fn read(transaction: &Transaction<'_>, path: &Path) -> Result<State, StoreError>
         })?;
         state.put_all(vec![row]);
     }
+    let mut statement =
+        transaction.prepare_cached("SELECT name, body FROM account").map_err(failed)?;
+    let mut found = statement.query([]).map_err(failed)?;
+    while let Some(row) = found.next().map_err(failed)? {
+        let (name, body): (String, String) =
+            (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?);
+        let account = from_json(&body).map_err(|detail| StoreError::Damaged {
+            path: path.into(),
+            name: name.clone(),
+            detail,
+        })?;
+        state.put_all(vec![Row::Account(name.into(), Some(account))]);
+    }
     Ok(state)
 }
 
 fn parsed(kind: i64, name: &str, body: &str) -> Result<Row, String> {
-    fn from<T: DeserializeOwned>(body: &str) -> Result<Arc<T>, String> {
-        serde_json::from_str(body).map(Arc::new).map_err(|error| error.to_string())
-    }
     Ok(match kind {
-        0 => Row::Settings(from(body)?),
-        1 => Row::Role(name.into(), Some(from(body)?)),
-        2 => Row::Group(name.into(), Some(from(body)?)),
-        3 => Row::Client(name.into(), Some(from(body)?)),
-        4 => Row::Token(name.into(), Some(from(body)?)),
-        5 => Row::Removed(name.into(), Some(from(body)?)),
+        0 => Row::Settings(from_json(body)?),
+        1 => Row::Role(name.into(), Some(from_json(body)?)),
+        2 => Row::Group(name.into(), Some(from_json(body)?)),
+        3 => Row::Client(name.into(), Some(from_json(body)?)),
+        4 => Row::Token(name.into(), Some(from_json(body)?)),
+        5 => Row::Removed(name.into(), Some(from_json(body)?)),
         other => return Err(format!("kind {other}")),
     })
+}
+
+fn from_json<T: DeserializeOwned>(body: &str) -> Result<Arc<T>, String> {
+    serde_json::from_str(body).map(Arc::new).map_err(|error| error.to_string())
+}
+
+fn to_json<T: Serialize>(entity: &T) -> rusqlite::Result<String> {
+    let wrong = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
+    serde_json::to_string(entity).map_err(wrong)
 }
 
 fn write(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
@@ -371,6 +420,15 @@ fn write(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
         Row::Client(name, it) => write_entity(transaction, Kind::Client, name, it.as_ref()),
         Row::Token(name, it) => write_entity(transaction, Kind::Token, name, it.as_ref()),
         Row::Removed(name, it) => write_entity(transaction, Kind::Removed, name, it.as_ref()),
+        Row::Account(name, Some(account)) => {
+            let sql = "INSERT OR REPLACE INTO account (name, body) VALUES (?1, ?2)";
+            let body = to_json(&**account)?;
+            transaction.prepare_cached(sql)?.execute(params![name, body]).map(drop)
+        }
+        Row::Account(name, None) => {
+            let sql = "DELETE FROM account WHERE name = ?1";
+            transaction.prepare_cached(sql)?.execute([name]).map(drop)
+        }
     }
 }
 
@@ -385,8 +443,7 @@ fn write_entity<T: Serialize>(
         let sql = "DELETE FROM entity WHERE kind = ?1 AND name = ?2";
         return transaction.prepare_cached(sql)?.execute(params![kind, name]).map(drop);
     };
-    let wrong = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
-    let body = serde_json::to_string(&**entity).map_err(wrong)?;
+    let body = to_json(&**entity)?;
     let sql = "INSERT OR REPLACE INTO entity (kind, name, body) VALUES (?1, ?2, ?3)";
     transaction.prepare_cached(sql)?.execute(params![kind, name, body]).map(drop)
 }

@@ -48,6 +48,6 @@ pub(crate) fn digest_if_token(text: &str) -> Option<String> {
     is_token.then(|| digest_of(text))
 }
 
-fn digest_of(token: &str) -> String {
+pub(crate) fn digest_of(token: &str) -> String {
     hex::encode(digest::digest(&digest::SHA256, token.as_bytes()).as_ref())
 }

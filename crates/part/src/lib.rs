@@ -26,7 +26,7 @@ use fulmar_broker::auth::{ExternalUsers, LoginHook};
 use fulmar_broker::storage::Restored;
 use fulmar_broker::{Broker, PublishHook, Timestamp, Tracer};
 use fulmar_gateway::outbox::Stored;
-use fulmar_http::{AnswerSpace, Knows};
+use fulmar_http::{AnswerSpace, Knows, LoginTurns};
 use fulmar_identity::{Identities, control};
 use fulmar_store::SqliteStorage;
 use fulmar_text::metrics::Metrics;
@@ -154,6 +154,10 @@ pub struct Opening<'a> {
     pub restored: &'a Restored,
     /// Rows that the nodes of a cluster share besides the broker's state.
     pub shared: Option<&'a mut SharedRows>,
+    /// The store of people and devices.
+    pub identities: &'a Arc<Identities>,
+    /// Decides which password that came over HTTP is hashed next.
+    pub login_turns: &'a LoginTurns,
     /// Memory for answers that clients have not taken yet.
     pub answers: &'a AnswerSpace,
     /// The file of the administrator that this start has created.
@@ -213,8 +217,10 @@ pub struct Core {
     pub store: Option<Arc<SqliteStorage>>,
     /// TLS of the listeners.
     pub certificates: Certificates,
-    /// The store of clients, groups and roles.
+    /// The store of people and devices.
     pub identities: Arc<Identities>,
+    /// Decides which password that came over HTTP is hashed next.
+    pub login_turns: LoginTurns,
     /// Memory for answers that clients have not taken yet.
     pub answers: AnswerSpace,
     /// Use of the data folder.

@@ -4,18 +4,24 @@
 //! ([`AdminCommand`]).
 
 use std::path::Path;
+use std::sync::Arc;
 
+use fulmar_identity::{
+    Account, AccountChange, Command, DeviceToken, Identities, Membership, NewDeviceToken,
+    PasswordHash,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::accounts::{credentials, password};
+use crate::accounts::changes::{PASSWORD_CHARACTERS, hash as hash_password, open_identities};
+use crate::accounts::import::import;
+use crate::accounts::refusal::refused;
 use crate::app::App;
 use crate::error::Error;
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 use crate::role::Role;
-use crate::store::accounts::{self, AccountRow};
 use crate::store::sql::{Database, Purpose};
-use crate::store::{Db, Store, TwinDb, twins};
+use crate::store::{Db, Store, device_names, twins};
 use crate::text::Name;
 use crate::time::Time;
 use crate::twins::types::{TwinKind, check_name};
@@ -29,8 +35,8 @@ pub struct Admin {
 /// Where the accounts are.
 #[derive(Debug)]
 enum AccountSource {
-    /// In a database that this process has opened for it.
-    Beside(Store),
+    /// In databases that this process has opened for it.
+    Beside(Store, Arc<Identities>),
     /// In the platform of this process.
     Within(App),
 }
@@ -198,9 +204,21 @@ impl Admin {
     /// # Errors
     /// The database cannot be opened.
     pub fn open(data: &Path, database: &Database) -> Result<Admin, Error> {
-        Ok(Admin {
-            database: AccountSource::Beside(Store::open(data, database, Purpose::Command)?),
-        })
+        Admin::open_with(data, database, open_identities(data)?)
+    }
+
+    /// The same with a store of identities that is open already.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn open_with(
+        data: &Path,
+        database: &Database,
+        identities: Arc<Identities>,
+    ) -> Result<Admin, Error> {
+        let store = Store::open(data, database, Purpose::Command)?;
+        import(data, &store, &identities)?;
+        Ok(Admin { database: AccountSource::Beside(store, identities) })
     }
 
     /// Those of a platform that runs in this process.
@@ -246,14 +264,45 @@ impl Admin {
         }
     }
 
-    fn change<T: Send + 'static>(
+    fn change_twins<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Error> {
         Ok(match &self.database {
-            AccountSource::Beside(store) => store.write_now(change)?,
+            AccountSource::Beside(store, _) => store.write_now(change)?,
             AccountSource::Within(app) => app.change_roster_now(change)?,
         })
+    }
+
+    fn identities(&self) -> &Arc<Identities> {
+        match &self.database {
+            AccountSource::Beside(_, identities) => identities,
+            AccountSource::Within(app) => app.account_cache.identities(),
+        }
+    }
+
+    fn account(&self, name: &str) -> Result<Arc<Account>, Error> {
+        let found = self.identities().read(|state| state.accounts().get(name).map(Arc::clone));
+        Ok(found.ok_or_else(|| Problem::missing("user"))?)
+    }
+
+    fn change_account(&self, user: &str, change: AccountChange) -> Result<(), Error> {
+        self.apply(Command::ModifyAccount(user.into(), change))
+    }
+
+    fn apply(&self, command: Command) -> Result<(), Error> {
+        let (store, identities) = match &self.database {
+            AccountSource::Within(app) => return Ok(app.change_account_now(command)?),
+            AccountSource::Beside(store, identities) => (store, identities),
+        };
+        let settle = || {
+            let identities = Arc::clone(identities);
+            store.write_now(move |db| Ok(device_names::settle(db, &identities).map(drop)?))
+        };
+        // Before, too: an account that gets the name of a removed one must not get that one's devices.
+        settle()?;
+        identities.apply(vec![command]).map_err(refused)?;
+        Ok(settle()?)
     }
 
     /// Makes an account.
@@ -261,7 +310,7 @@ impl Admin {
     /// # Errors
     /// There is one of this name, there is no such twin, or the password is too short.
     pub fn add_user(&self, user: &UserToAdd<'_>, password: &str) -> Result<(), Error> {
-        self.add_account(user, hash(password)?)
+        self.add_account(user, Some(hash(password)?))
     }
 
     /// Makes an account that nobody can log in to by password: of a device, which has a token
@@ -270,25 +319,35 @@ impl Admin {
     /// # Errors
     /// There is one of this name, or there is no such twin.
     pub fn add_device(&self, user: &UserToAdd<'_>) -> Result<(), Error> {
-        // With an unknown secret, so that refusing a login takes as long as for other users.
-        let (secret, _) = credentials::new_token(parse_name("user", user.name)?, Time::now())?;
-        self.add_account(user, password::hash(&secret)?)
+        self.add_account(user, None)
     }
 
-    fn add_account(&self, user: &UserToAdd<'_>, hash: String) -> Result<(), Error> {
+    fn add_account(
+        &self,
+        user: &UserToAdd<'_>,
+        password: Option<PasswordHash>,
+    ) -> Result<(), Error> {
         let name = parse_name("user", user.name)?;
-        let display_name = user.display_name.unwrap_or(user.name).to_owned();
-        let row = AccountRow { name, display_name, server_admin: user.server_admin };
-        let role = user.role.map(|(twin, role)| Ok::<_, Error>((parse_name("twin", twin)?, role)));
-        let role = role.transpose()?;
-        self.change(move |db| {
-            if !accounts::add(db, &row, &hash, Time::now())? {
-                return Err(Problem::conflict(
-                    "a user with this name exists, or one that differs only in case",
-                ));
-            }
-            role.map_or(Ok(()), |(twin, role)| grant(db.within(&twin), &row.name, role))
-        })
+        let mut account = Account {
+            name: (*name).into(),
+            display_name: user.display_name.unwrap_or(user.name).into(),
+            password,
+            server_admin: user.server_admin,
+            created_ms: Time::now().0,
+            ..Account::default()
+        };
+        if let Some((twin, role)) = user.role {
+            self.check_twin(twin)?;
+            account.memberships.push(Membership { twin: twin.into(), role: role.name().into() });
+        }
+        self.apply(Command::CreateAccount(account))
+    }
+
+    fn check_twin(&self, twin: &str) -> Result<(), Error> {
+        let twin = parse_name("twin", twin)?;
+        let known = self.change_twins(move |db| Ok(twins::get(db.within(&twin))?.is_some()))?;
+        let missing = || Problem::missing("twin: create it with `fulmar twin add`");
+        Ok(known.then_some(()).ok_or_else(missing)?)
     }
 
     /// Gives an account a role in a twin.
@@ -296,13 +355,10 @@ impl Admin {
     /// # Errors
     /// There is no such account or twin.
     pub fn set_role(&self, user: &str, twin: &str, role: Role) -> Result<(), Error> {
-        let (user, twin) = (parse_name("user", user)?, parse_name("twin", twin)?);
-        self.change(move |db| {
-            if accounts::password(db, &user)?.is_none() {
-                return Err(Problem::missing("user"));
-            }
-            grant(db.within(&twin), &user, role)
-        })
+        self.account(user)?;
+        self.check_twin(twin)?;
+        let (twin, role) = (twin.into(), Some(role.name().into()));
+        self.change_account(user, AccountChange::Membership { twin, role, keep: None })
     }
 
     /// Sets an account's password and ends what was logged in with the old one. Its tokens that last are
@@ -311,8 +367,7 @@ impl Admin {
     /// # Errors
     /// There is no such account, or the password is too short.
     pub fn set_password(&self, user: &str, password: &str) -> Result<(), Error> {
-        let (user, hash) = (user.to_owned(), hash(password)?);
-        self.change(move |db| found(accounts::set_password(db, &user, &hash)?, "user"))
+        self.change_account(user, AccountChange::Password(hash(password)?))
     }
 
     /// Creates a token without expiry for an account. With `others_end_in_ms`, all its other tokens of this kind
@@ -321,27 +376,24 @@ impl Admin {
     /// # Errors
     /// There is no such account, or it has as many tokens as it may.
     pub fn add_token(&self, user: &str, others_end_in_ms: Option<u64>) -> Result<String, Error> {
-        let (name, now) = (parse_name("user", user)?, Time::now());
-        let (token, row) = credentials::new_token(name, now)?;
-        self.change(move |db| {
-            if accounts::password(db, &row.account)?.is_none() {
-                return Err(Problem::missing("user"));
+        parse_name("user", user)?;
+        let now = Time::now();
+        let end = |ms| now.plus_ms(i64::try_from(ms).unwrap_or(i64::MAX).min(Time::NEVER.0 / 2)).0;
+        let NewDeviceToken { row: token, secret } = self.new_token(now)?;
+        let others_end_ms = others_end_in_ms.map(end);
+        self.change_account(user, AccountChange::AddToken { token, others_end_ms })?;
+        Ok(secret)
+    }
+
+    /// A token whose identifier, which is short, no other has.
+    fn new_token(&self, now: Time) -> Result<NewDeviceToken, Error> {
+        loop {
+            let new = DeviceToken::generate(now.0)
+                .ok_or_else(|| internal(&"the system random number generator failed"))?;
+            if self.identities().read(|state| state.account_with(&new.row.id).is_none()) {
+                return Ok(new);
             }
-            accounts::forget_credentials(db, now)?;
-            let theirs = accounts::credentials(db)?;
-            let count = theirs.iter().filter(|other| other.account == row.account).count();
-            if count >= credentials::MAX_CREDENTIALS {
-                return Err(Problem::conflict(format!(
-                    "the user has {count} tokens, the maximum: revoke one first"
-                )));
-            }
-            accounts::add_credential(db, &row)?;
-            if let Some(ms) = others_end_in_ms {
-                let end = now.plus_ms(i64::try_from(ms).unwrap_or(i64::MAX).min(Time::NEVER.0 / 2));
-                accounts::end_credentials(db, &row.account, &row.id, end)?;
-            }
-            Ok(token)
-        })
+        }
     }
 
     /// An account's tokens that last, oldest first.
@@ -349,20 +401,15 @@ impl Admin {
     /// # Errors
     /// There is no such account.
     pub fn tokens(&self, user: &str) -> Result<Vec<CredentialSummary>, Error> {
-        let name = parse_name("user", user)?;
-        self.change(move |db| {
-            found(accounts::password(db, &name)?.is_some(), "user")?;
-            let theirs = accounts::credentials(db)?.into_iter();
-            let theirs = theirs.filter(|row| row.account == name);
-            Ok(theirs
-                .filter(|row| row.expires_at.is_none_or(|at| Time::now() < at))
-                .map(|row| CredentialSummary {
-                    id: row.id,
-                    created_at: row.created_at.to_string(),
-                    expires_at: row.expires_at.map(|at| at.to_string()),
-                })
-                .collect())
-        })
+        let account = self.account(user)?;
+        let good = account.tokens.iter().filter(|token| token.is_good(Time::now().0));
+        Ok(good
+            .map(|token| CredentialSummary {
+                id: token.id.to_string(),
+                created_at: Time(token.created_ms).to_string(),
+                expires_at: token.expires_ms.map(|at| Time(at).to_string()),
+            })
+            .collect())
     }
 
     /// Revokes a token that lasts, or all the account's; says how many. A running server ends connections
@@ -371,17 +418,12 @@ impl Admin {
     /// # Errors
     /// There is no such account or token.
     pub fn revoke_tokens(&self, user: &str, id: Option<&str>) -> Result<usize, Error> {
-        let (name, id) = (parse_name("user", user)?, id.map(str::to_owned));
-        self.change(move |db| {
-            found(accounts::password(db, &name)?.is_some(), "user")?;
-            match id {
-                Some(id) => {
-                    found(accounts::remove_credential(db, &name, &id)?, "token of this user")?;
-                    Ok(1)
-                }
-                None => Ok(accounts::remove_credentials(db, &name)?),
-            }
-        })
+        let count = self.account(user)?.tokens.len();
+        match id {
+            Some(id) => self.change_account(user, AccountChange::RevokeToken(id.into()))?,
+            None => self.change_account(user, AccountChange::RevokeTokens)?,
+        }
+        Ok(id.map_or(count, |_| 1))
     }
 
     /// Removes an account, which ends its sessions; what it sent stays.
@@ -389,39 +431,22 @@ impl Admin {
     /// # Errors
     /// There is no such account, or it is the only admin of the server.
     pub fn remove_user(&self, user: &str) -> Result<(), Error> {
-        let user = user.to_owned();
-        self.change(move |db| {
-            if accounts::is_only_server_admin(db, &user)? {
-                return Err(Problem::conflict(format!(
-                    "{user} is the only admin of the server: create another one first, with \
-                     `fulmar user add NAME --admin`"
-                )));
-            }
-            found(accounts::remove(db, &user)?, "user")
-        })
+        self.apply(Command::DeleteAccount(user.into()))
     }
 
     /// All accounts, by name.
     ///
     /// # Errors
-    /// The database cannot be read.
+    /// The store cannot be read.
     pub fn users(&self) -> Result<Vec<UserSummary>, Error> {
-        self.change(|db| {
-            let members = accounts::members(db)?;
-            let mut users: Vec<UserSummary> = Vec::new();
-            for account in accounts::read_all(db)? {
-                let theirs = members.iter().filter(|(_, name, _)| *name == account.name);
-                let roles = theirs.map(|(twin, _, role)| (twin.to_string(), *role)).collect();
-                users.push(UserSummary {
-                    name: account.name.to_string(),
-                    display_name: account.display_name,
-                    server_admin: account.server_admin,
-                    roles,
-                });
-            }
-            users.sort_by(|a, b| a.name.cmp(&b.name));
-            Ok(users)
-        })
+        let role = |own: &Membership| Some((own.twin.to_string(), own.role.parse().ok()?));
+        let summary = |account: &Arc<Account>| UserSummary {
+            name: account.name.to_string(),
+            display_name: account.display_name.to_string(),
+            server_admin: account.server_admin,
+            roles: account.memberships.iter().filter_map(role).collect(),
+        };
+        Ok(self.identities().read(|state| state.accounts().values().map(summary).collect()))
     }
 
     /// Makes a twin: of homes with sensors, or of meters.
@@ -432,7 +457,7 @@ impl Admin {
         let kind = if homes { TwinKind::Homes } else { TwinKind::Meters };
         let (id, name) = (parse_name("twin", id)?, name.unwrap_or(id).to_owned());
         check_name(&id)?;
-        self.change(move |db| {
+        self.change_twins(move |db| {
             if twins::add(db.within(&id), &name, kind, None, Time::now())? {
                 Ok(())
             } else {
@@ -446,7 +471,7 @@ impl Admin {
     /// # Errors
     /// The database cannot be read.
     pub fn twins(&self) -> Result<Vec<(String, String)>, Error> {
-        self.change(|db| {
+        self.change_twins(|db| {
             let names = twins::names(db)?.into_iter();
             Ok(names.map(|(id, name, _)| (id.to_string(), name)).collect())
         })
@@ -457,20 +482,9 @@ fn parse_name(what: &str, text: &str) -> Result<Name, Error> {
     text.parse().map_err(|wrong| Error::Refused(format!("{what} {text:?}: {wrong}")))
 }
 
-fn hash(password: &str) -> Result<String, Error> {
-    if !password::PASSWORD_CHARACTERS.contains(&password.chars().count()) {
+fn hash(password: &str) -> Result<PasswordHash, Error> {
+    if !PASSWORD_CHARACTERS.contains(&password.chars().count()) {
         return Err(Error::Refused("a password must have 8 to 200 characters".to_owned()));
     }
-    Ok(password::hash(password)?)
-}
-
-fn found(found: bool, what: &str) -> Result<(), Problem> {
-    if found { Ok(()) } else { Err(Problem::missing(what)) }
-}
-
-fn grant(db: TwinDb<'_>, account: &Name, role: Role) -> Result<(), Problem> {
-    if twins::get(db)?.is_none() {
-        return Err(Problem::missing("twin: create it with `fulmar twin add`"));
-    }
-    Ok(accounts::set_role(db, account, role)?)
+    Ok(hash_password(password)?)
 }

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
-use fulmar_http::LoginTurns;
 use fulmar_http::rate::Rate;
+use fulmar_identity::Identities;
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
+use crate::accounts::import::import;
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
 use crate::change_log::{ChangeLogSlot, RosterChange};
@@ -50,7 +51,6 @@ pub(crate) struct Inner {
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
     pub(crate) change_log: ChangeLogSlot,
-    pub(crate) login_turns: LoginTurns,
 }
 
 /// The state of all handlers.
@@ -65,6 +65,16 @@ impl Deref for App {
     }
 }
 
+/// The state of all handlers, for what must not keep it.
+pub(crate) struct WeakApp(Weak<Inner>);
+
+impl WeakApp {
+    /// `None` once the platform is gone.
+    pub(crate) fn upgrade(&self) -> Option<App> {
+        self.0.upgrade().map(App)
+    }
+}
+
 /// Loads the account cache, and takes the positions of devices away from whose names are another's now.
 fn load(account_cache: &AccountCache, announcements: &Announcements, db: &Db) -> sql::Result<()> {
     for (twin, device) in account_cache.load(db)? {
@@ -74,10 +84,11 @@ fn load(account_cache: &AccountCache, announcements: &Announcements, db: &Db) ->
 }
 
 impl App {
-    /// Opens the database and the key, and loads the accounts; see [`crate::Platform::open`].
+    /// Opens the database and the key, and imports accounts of an earlier version; see [`crate::Platform::open`].
     pub(crate) fn open(
         data: &Path,
         settings: Settings,
+        identities: Arc<Identities>,
         shared: Option<SharedPlatform>,
     ) -> Result<(App, mpsc::Receiver<Announcement>), Error> {
         let key = data.join(KEY_FILE);
@@ -91,13 +102,14 @@ impl App {
                 (store, Signer::open_shared(&key, &shared.files)?)
             }
         };
-        let account_cache = Arc::new(AccountCache::default());
+        import(data, &store, &identities)?;
+        let account_cache = Arc::new(AccountCache::new(identities));
         let loading = Arc::clone(&account_cache);
         let most = settings.disk.database;
         let (photos, given_back) = store.write_now(move |db| {
             crate::store::alerts::make_usual_rules(db)?;
-            device_names::disown_removed(db)?;
-            let given_back = device_names::give_back(db)?;
+            loading.take_due_names();
+            let given_back = device_names::settle(db, loading.identities())?;
             db.limit_to(most)?;
             loading.load(db)?;
             Ok((crate::store::photos::totals(db)?, given_back))
@@ -114,7 +126,7 @@ impl App {
         let (reloading, telling) = (Arc::clone(&account_cache), Arc::clone(&announcements));
         store.on_foreign_change(move |db| {
             if let Err(error) = load(&reloading, &telling, db) {
-                tracing::error!("platform: cannot read accounts: {error}");
+                tracing::error!("platform: cannot read twins and devices: {error}");
             }
         });
         let per_s = f64::from(settings.max_requests_per_s);
@@ -134,20 +146,33 @@ impl App {
             turns: Turns::default(),
             deliveries: Notify::new(),
             change_log: ChangeLogSlot::default(),
-            login_turns: LoginTurns::default(),
         }));
+        app.follow_accounts();
         Ok((app, receiver))
     }
 
-    /// Changes accounts, memberships or twins, and loads the account cache again.
-    pub(crate) async fn change_roster<T: Send + 'static>(
-        &self,
-        change: impl DbTask<T>,
-    ) -> Result<T, Problem> {
-        self.store.write(self.and_load(change)).await
+    pub(crate) fn downgrade(&self) -> WeakApp {
+        WeakApp(Arc::downgrade(&self.0))
     }
 
-    /// The same for what a caller changes, which is logged.
+    /// Returns the work that gives accounts the devices of their names, if accounts have changed.
+    pub(crate) fn settle_due_names(
+        &self,
+    ) -> impl FnOnce(&Db) -> Result<(), Problem> + Send + 'static {
+        let (account_cache, announcements) =
+            (Arc::clone(&self.account_cache), Arc::clone(&self.announcements));
+        move |db| {
+            if !account_cache.take_due_names() {
+                return Ok(());
+            }
+            let settled = device_names::settle(db, account_cache.identities())
+                .and_then(|_| load(&account_cache, &announcements, db));
+            settled.inspect_err(|_| account_cache.names_are_due())?;
+            Ok(())
+        }
+    }
+
+    /// Changes twins for a caller, which is logged, and loads the account cache again.
     pub(crate) async fn change_roster_as<T: Send + 'static>(
         &self,
         who: RosterChange,

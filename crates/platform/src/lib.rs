@@ -56,7 +56,6 @@ mod upkeep;
 mod work_lists;
 
 pub use accounts::account_cache::{Losers, Loss};
-pub use accounts::credentials::TOKEN_PREFIX;
 pub use accounts::sessions::LoginRefused;
 pub use accounts::token::KEY_FILE;
 pub use admin::{Admin, AdminAnswer, AdminCommand, CredentialSummary, UserSummary, UserToAdd};
@@ -66,6 +65,7 @@ pub use announcements::Announcement;
 pub use change_log::{ChangeLog, RosterChange};
 pub use counts::PlatformCounts;
 pub use error::Error;
+pub use fulmar_identity::TOKEN_PREFIX;
 pub use measurements::message::SensorMessage;
 pub use platform::{AdmittedUser, Platform};
 pub use role::Role;

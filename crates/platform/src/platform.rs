@@ -2,11 +2,14 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use fulmar_identity::Identities;
 use tokio::sync::mpsc;
 
 use crate::accounts::account_cache::{Account, Losers};
+use crate::accounts::changes::open_identities;
 use crate::accounts::sessions::{self, LoginRefused};
 use crate::admin::{Admin, AdminAnswer, AdminCommand};
 use crate::announcements::Announcement;
@@ -47,7 +50,7 @@ const BY_PASSWORD: &str = "password:";
 
 /// The user of an account who has logged in by password.
 fn by_password(account: &Account) -> AdmittedUser {
-    let session = format!("{BY_PASSWORD}{}:{}", account.password_tag, account.name);
+    let session = format!("{BY_PASSWORD}{}:{}", account.password_tag(), account.name);
     AdmittedUser { user: account.name.to_string(), until_ms: u64::MAX, session }
 }
 
@@ -59,8 +62,8 @@ pub struct Platform {
 
 impl Platform {
     /// Opens the database, which is `platform.db` in the folder unless the settings name another, and
-    /// `platform.key` in the folder, making them at first use. What changes comes out of the receiver, to
-    /// be published.
+    /// `platform.key` and `identities.db` in the folder, making them at first use. What changes comes out of the receiver,
+    /// to be published.
     ///
     /// # Errors
     /// A file cannot be made, read or understood, or the database cannot be used.
@@ -68,21 +71,22 @@ impl Platform {
         data: &Path,
         settings: Settings,
     ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
-        let (app, receiver) = App::open(data, settings, None)?;
+        let (app, receiver) = App::open(data, settings, open_identities(data)?, None)?;
         Ok((Platform { app }, receiver))
     }
 
-    /// Opens the platform of a node that has taken over. `platform.db` is a copy of what the nodes share, up to the end of
-    /// the log.
+    /// Opens the platform of a server, whose store of identities has its accounts. At a node of a cluster that has taken
+    /// over, `platform.db` is a copy of what the nodes share, up to the end of the log.
     ///
     /// # Errors
     /// As [`Platform::open`]; and the secret of the tokens cannot be shared.
-    pub fn open_shared(
+    pub fn open_with(
         data: &Path,
         settings: Settings,
-        shared: SharedPlatform,
+        identities: Arc<Identities>,
+        shared: Option<SharedPlatform>,
     ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
-        let (app, receiver) = App::open(data, settings, Some(shared))?;
+        let (app, receiver) = App::open(data, settings, identities, shared)?;
         Ok((Platform { app }, receiver))
     }
 
@@ -166,12 +170,12 @@ impl Platform {
         let named = by_password.split_once(':');
         let account =
             named.and_then(|(tag, name)| Some((tag, self.app.account_cache.account(name)?)));
-        account.is_some_and(|(tag, account)| account.password_tag == tag)
+        account.is_some_and(|(tag, account)| account.password_tag() == tag)
     }
 
     /// Calls `lost` with the names of accounts whose tokens have been revoked, who may do less than before or were removed,
-    /// when the answers of this platform are already the new ones. On the writer's thread, so that it must not wait; the first
-    /// call counts.
+    /// when the answers of this platform are already the new ones. On a thread that makes changes, so that it must not wait; the
+    /// first call counts.
     pub fn on_loss(&self, lost: impl Fn(&Losers) + Send + Sync + 'static) {
         self.app.account_cache.on_loss(Box::new(lost));
     }

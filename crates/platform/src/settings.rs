@@ -1,6 +1,6 @@
 //! What an operator sets.
 
-use fulmar_http::AnswerSpace;
+use fulmar_http::{AnswerSpace, LoginTurns};
 use jiff::tz::TimeZone;
 
 use crate::alerts::webhook_allowlist::WebhookAllowlist;
@@ -29,6 +29,8 @@ fulmar_text::with_defaults! {
         pub disk: DiskLimits = DiskLimits::default(),
         /// Memory for answers that clients have not taken yet.
         pub answers: AnswerSpace = AnswerSpace::new(usize::MAX),
+        /// Decides which password is hashed next.
+        pub logins: LoginTurns = LoginTurns::default(),
     }
 }
 

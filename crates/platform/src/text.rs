@@ -24,11 +24,6 @@ impl Name {
     pub(crate) fn random() -> Name {
         Name(Uuid::new_v4().to_string())
     }
-
-    /// The same for all names that people may take for each other. Names are ASCII, so that these differ only in case.
-    pub(crate) fn folded(&self) -> String {
-        self.0.to_ascii_lowercase()
-    }
 }
 
 impl FromStr for Name {

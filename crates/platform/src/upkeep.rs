@@ -6,7 +6,7 @@ use crate::alerts::{evaluate, handlers as alerts};
 use crate::platform::Platform;
 use crate::problem::Problem;
 use crate::sensors::removal::clear_value;
-use crate::store::{Db, accounts, alerts as stored, removed, retention};
+use crate::store::{Db, alerts as stored, removed, retention};
 use crate::time::Time;
 
 /// The interval of the checks for silent devices and removed ones.
@@ -36,17 +36,18 @@ impl Platform {
         again_and_again("silent sensors", LOOK_ON, async || self.look_for_silence().await).await;
     }
 
-    /// Deletes expired tokens, which ends connections that were made with them before the expiry was set.
+    /// Deletes expired tokens, and settles what could not be when accounts were changed.
     async fn end_what_expired(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let app = self.app();
-            if !app.account_cache.has_expired_credential(Time::now()) {
-                continue;
-            }
-            let forget = |db: &Db| Ok(accounts::forget_credentials(db, Time::now())?);
-            if let Err(problem) = app.change_roster(forget).await {
+            if let Err(problem) = app.forget_expired_tokens().await {
                 tracing::warn!("platform: expired tokens: {}", problem.detail());
+            }
+            if app.account_cache.has_due_names()
+                && let Err(problem) = app.settle_names().await
+            {
+                tracing::warn!("platform: names of devices: {}", problem.detail());
             }
         }
     }

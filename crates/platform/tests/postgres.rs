@@ -152,3 +152,33 @@ async fn what_no_text_column_can_hold_is_refused() {
     let answer = world.call(&token, "POST", "/api/v1/north/meter", &body).await;
     assert_eq!(answer.status, 422, "{}", answer.json);
 }
+
+#[tokio::test]
+async fn accounts_of_an_earlier_version_move_to_the_folder_and_no_other_folder_gets_them() {
+    if !there_is_a_server() {
+        return;
+    }
+    let world = World::new();
+    let Database::Postgres(address) = &world.database else { panic!("a file") };
+    let name = address.to_string().split(' ').next().unwrap().to_owned();
+    let earlier = "INSERT INTO fulmar.account VALUES ('old', 'Old''s', 'no hash', 0, 1);
+        INSERT INTO fulmar.member VALUES ('north', 'old', 'viewer');
+        INSERT INTO fulmar.session VALUES ('of-old', 'old', 1, 99999999999999)";
+    server::sql_in(&name, earlier);
+    let world = world.restart();
+    let is_here = |platform: &Platform| {
+        platform.is_session("of-old") && platform.may("old", false, "fulmar/north/reading")
+    };
+    assert!(is_here(&world.platform) && world.platform.is_server_admin("root"));
+    let left = || server::sql_in(&name, "SELECT count(*)::text FROM fulmar.account").unwrap();
+    assert_eq!(left(), "0");
+    world.platform.close();
+    let (elsewhere, database) = (tempfile::tempdir().unwrap(), world.database.clone());
+    let settings = Settings { database, ..Settings::default() };
+    let (platform, _announced) = Platform::open(elsewhere.path(), settings).unwrap();
+    assert!(platform.has_no_users(), "its users are in the other folder");
+    platform.close();
+    let copy = std::fs::read_to_string(world.folder.path().join("platform-accounts.sql")).unwrap();
+    server::sql_in(&name, &format!("SET search_path TO fulmar; {copy}"));
+    assert_eq!(left(), "1", "for the version before");
+}

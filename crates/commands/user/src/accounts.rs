@@ -88,12 +88,13 @@ impl Folder {
         if let Some(node) = NodeUsers::in_folder(&data) {
             return Ok(Accounts::Node(node));
         }
-        // With PostgreSQL nothing of the platform is in the folder.
-        if database == Database::File {
-            match missing {
-                Missing::Create => files::make_private_dir(&data)?,
-                Missing::Refuse => check_is_there(&data)?,
+        match missing {
+            Missing::Create => files::make_private_dir(&data)?,
+            // With PostgreSQL, only users are in the folder.
+            Missing::Refuse if database == Database::File || !data.is_dir() => {
+                check_is_there(&data)?;
             }
+            Missing::Refuse => {}
         }
         Ok(Accounts::Here(Admin::open(&data, &database)?, data))
     }

@@ -87,6 +87,10 @@ impl State {
                 let known = self.tokens.contains_key(&name);
                 if known { Ok(vec![Row::Token(name, None)]) } else { Err(Refused::TokenNotFound) }
             }
+            Command::CreateAccount(account) => self.create_account(account),
+            Command::ModifyAccount(name, change) => self.modify_account(name, change),
+            Command::DeleteAccount(name) => self.delete_account(name),
+            Command::ImportAccounts(accounts) => Ok(self.import_accounts(accounts)),
         }
     }
 

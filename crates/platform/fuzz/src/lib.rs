@@ -16,7 +16,6 @@ mod measurement;
 #[path = "../../src"]
 mod platform {
     pub(crate) mod accounts {
-        pub(crate) mod credentials;
         pub(crate) mod token;
     }
     pub(crate) mod error;
@@ -45,27 +44,6 @@ mod platform {
     }
     pub(crate) mod respond;
     pub(crate) mod store {
-        /// Rows; the database itself is not fuzzed here.
-        pub(crate) mod accounts {
-            use crate::{text::Name, time::Time};
-
-            #[derive(Debug)]
-            pub(crate) struct CredentialRow {
-                pub(crate) id: String,
-                pub(crate) account: Name,
-                pub(crate) digest: String,
-                pub(crate) created_at: Time,
-                pub(crate) expires_at: Option<Time>,
-            }
-
-            #[derive(Debug)]
-            pub(crate) struct SessionRow {
-                pub(crate) id: String,
-                pub(crate) account: Name,
-                pub(crate) issued_at: Time,
-                pub(crate) expires_at: Time,
-            }
-        }
         pub(crate) mod sql {
             mod error;
             mod value;

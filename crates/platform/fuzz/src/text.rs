@@ -4,7 +4,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 
-use crate::accounts::credentials::{self, TOKEN_PREFIX};
 use crate::accounts::token::{HEADER, Signer};
 use crate::measurements::Quantity;
 use crate::meters::RadioAddress;
@@ -89,10 +88,6 @@ fn cursors(text: &str) {
 }
 
 fn tokens(text: &str) {
-    if let Some((id, digest)) = credentials::parse(text) {
-        assert!(text.starts_with(TOKEN_PREFIX) && text.contains(id) && text.len() <= 64, "{text}");
-        assert!(digest.len() == 64 && !text.contains(&digest));
-    }
     let signer = Signer::new(SECRET);
     assert_eq!(signer.check(text, NOW), None, "nobody signed it");
     assert_eq!(signer.vouched(text, "topic", b"payload"), None, "nobody vouches for it");

@@ -1,22 +1,23 @@
-//! The account cache: all accounts, twins, valid tokens and owners of devices in memory. Every request, and every MQTT
-//! client with a token, is checked against it.
+//! Accounts of the store of identities, and, in memory, all twins and owners of devices: every request, and every MQTT
+//! client with a token, is checked against them.
 //!
-//! The writer's thread changes it with every change, before the change is answered: logins, logouts and new devices one by
-//! one, because anybody can cause many, and the rest by loading all of it. Changes by another process (`fulmar user`) are
+//! The writer's thread changes twins and owners with every change, before the change is answered: new devices one by one,
+//! because anybody can cause many, and the rest by loading all of it. Changes by another process (`fulmar user`) are
 //! detected within half a second.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use fulmar_identity::{Change, Identities, Row};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 
-use crate::accounts::credentials::tag_of;
 use crate::accounts::membership::Membership;
 use crate::devices::types::{MAX_DEVICES, MAX_OWN_DEVICES, TooManyDevices};
 use crate::role::Role;
-use crate::store::accounts::{CredentialRow, SessionRow};
-use crate::store::{Db, accounts, devices, twins};
+use crate::store::{Db, devices, twins};
 use crate::text::Name;
 use crate::time::Time;
 use crate::topics::Whose;
@@ -26,23 +27,35 @@ use crate::twins::types::TwinKind;
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     pub(crate) name: Name,
-    pub(crate) display_name: String,
-    /// Admin of the server: creates twins, and is admin in all of them.
-    pub(crate) server_admin: bool,
-    pub(crate) roles: BTreeMap<Name, Role>,
-    /// A tag that changes with the password.
-    pub(crate) password_tag: String,
+    row: Arc<fulmar_identity::Account>,
+}
+
+impl Deref for Account {
+    type Target = fulmar_identity::Account;
+
+    fn deref(&self) -> &fulmar_identity::Account {
+        &self.row
+    }
+}
+
+impl Account {
+    fn new(row: &Arc<fulmar_identity::Account>) -> Option<Account> {
+        Some(Account { name: row.name.parse().ok()?, row: Arc::clone(row) })
+    }
+
+    /// The role as a member of the twin.
+    pub(crate) fn role_in(&self, twin: &str) -> Option<Role> {
+        self.row.role_in(twin)?.parse().ok()
+    }
+
+    /// A tag that changes with the password; empty without one.
+    pub(crate) fn password_tag(&self) -> String {
+        self.password.as_ref().map(|hash| hash.tag()).unwrap_or_default()
+    }
 }
 
 #[derive(Debug, Default)]
-struct CachedAccounts {
-    accounts: HashMap<Name, Arc<Account>>,
-    /// Accounts by their names without case.
-    folded: HashMap<String, Name>,
-    /// Tokens of logins by identifier: account and expiry.
-    sessions: HashMap<String, (Name, Time)>,
-    /// Credentials of devices and gateways by their token's identifier.
-    credentials: HashMap<String, Credential>,
+struct TwinsAndDevices {
     twins: BTreeMap<Name, (String, TwinKind)>,
     /// By twin.
     devices: HashMap<Name, Devices>,
@@ -74,49 +87,11 @@ impl Devices {
     }
 }
 
-/// A device's or gateway's credential.
-#[derive(Debug)]
-struct Credential {
-    account: Name,
-    digest: String,
-    expires_at: Option<Time>,
-}
-
-impl Credential {
-    fn is_good(&self, now: Time) -> bool {
-        self.expires_at.is_none_or(|at| now < at)
-    }
-}
-
-impl CachedAccounts {
-    /// The accounts that lost a right, a device or a token, got another password, or were removed.
-    fn lost(&self, before: &CachedAccounts) -> Losers {
-        let less = |(name, before): &(&Name, &Arc<Account>)| {
-            self.accounts.get(*name).is_none_or(|now| {
-                now.roles != before.roles
-                    || now.server_admin != before.server_admin
-                    || now.password_tag != before.password_tag
-            })
-        };
-        let ended = before.sessions.iter().filter(|(id, _)| !self.sessions.contains_key(*id));
-        let ended = ended.map(|(_, (account, _))| account);
-        let revoked = before.credentials.iter();
-        let revoked = revoked.filter(|(id, _)| !self.credentials.contains_key(*id));
-        let revoked = revoked.map(|(_, credential)| &credential.account);
-        let less = before.accounts.iter().filter(less).map(|(name, _)| name);
-        let given_up = self.given_up(before).filter_map(|(_, _, owner)| owner);
-        let all = ended.chain(revoked).chain(less).chain(given_up);
-        all.map(|name| (name.to_string(), self.loss(name))).collect()
-    }
-
-    fn loss(&self, account: &Name) -> Loss {
-        if self.accounts.contains_key(account) { Loss::Less } else { Loss::Removed }
-    }
-
+impl TwinsAndDevices {
     /// The devices that are another's now than before, or nobody's: twin, device, and whose it was.
     fn given_up<'a>(
         &'a self,
-        before: &'a CachedAccounts,
+        before: &'a TwinsAndDevices,
     ) -> impl Iterator<Item = (&'a Name, &'a Name, Option<&'a Name>)> {
         let all = before.devices.iter();
         let all = all.flat_map(|(twin, devices)| devices.owners.iter().map(move |of| (twin, of)));
@@ -125,12 +100,6 @@ impl CachedAccounts {
             now != Some(*owner)
         });
         changed.map(|(twin, (device, owner))| (twin, device, owner.as_ref()))
-    }
-
-    /// Forgets the token with this identifier; returns whose it was.
-    fn remove_token(&mut self, id: &str) -> Option<Name> {
-        let session = self.sessions.remove(id).map(|(account, _)| account);
-        session.or_else(|| self.credentials.remove(id).map(|credential| credential.account))
     }
 }
 
@@ -149,66 +118,106 @@ pub type Losers = HashMap<String, Loss>;
 type LossListener = Box<dyn Fn(&Losers) + Send + Sync>;
 
 /// The cache.
-#[derive(Default)]
 pub(crate) struct AccountCache {
-    known: RwLock<CachedAccounts>,
+    identities: Arc<Identities>,
+    known: RwLock<TwinsAndDevices>,
     /// Called when accounts lost a right.
     lost: OnceLock<LossListener>,
     /// Notified when there are accounts.
     has_accounts: Notify,
+    /// Whether accounts have changed since devices' names were settled.
+    names_are_due: AtomicBool,
 }
 
 fulmar_text::opaque_debug!(AccountCache { known });
 
 impl AccountCache {
+    pub(crate) fn new(identities: Arc<Identities>) -> AccountCache {
+        AccountCache {
+            identities,
+            known: RwLock::default(),
+            lost: OnceLock::new(),
+            has_accounts: Notify::new(),
+            names_are_due: AtomicBool::new(true),
+        }
+    }
+
+    /// The store of accounts.
+    pub(crate) fn identities(&self) -> &Arc<Identities> {
+        &self.identities
+    }
+
     /// Registers `lost`, which is called after each change by which accounts lose a right, with their names.
     /// The first registration counts.
     pub(crate) fn on_loss(&self, lost: LossListener) {
         let _ = self.lost.set(lost);
     }
 
-    /// Loads everything from the database. Returns the devices that are not whose they were: twin and name.
+    /// Loads twins and owners of devices from the database. Returns the devices that are not whose they were: twin and
+    /// name.
     pub(crate) fn load(&self, db: &Db) -> crate::store::sql::Result<Vec<(Name, Name)>> {
-        let mut roles: HashMap<Name, BTreeMap<Name, Role>> = HashMap::new();
-        for (twin, account, role) in accounts::members(db)? {
-            roles.entry(account).or_default().insert(twin, role);
-        }
-        let mut known = CachedAccounts::default();
-        let mut passwords: HashMap<Name, String> = accounts::passwords(db)?.into_iter().collect();
-        for row in accounts::read_all(db)? {
-            let roles = roles.remove(&row.name).unwrap_or_default();
-            let (display_name, server_admin) = (row.display_name, row.server_admin);
-            let password_tag = tag_of(&passwords.remove(&row.name).unwrap_or_default());
-            let name = row.name.clone();
-            let account = Account { name, display_name, server_admin, roles, password_tag };
-            known.folded.insert(row.name.folded(), row.name.clone());
-            known.accounts.insert(row.name, Arc::new(account));
-        }
-        for row in accounts::credentials(db)? {
-            let CredentialRow { id, account, digest, expires_at, .. } = row;
-            known.credentials.insert(id, Credential { account, digest, expires_at });
-        }
-        for session in accounts::sessions(db)? {
-            known.sessions.insert(session.id, (session.account, session.expires_at));
-        }
+        let mut known = TwinsAndDevices::default();
         let twins = twins::names(db)?.into_iter();
         known.twins = twins.map(|(id, name, kind)| (id, (name, kind))).collect();
         for (twin, device, account) in devices::owners(db)? {
             known.devices.entry(twin).or_default().set(device, account);
         }
-        let has_accounts = !known.accounts.is_empty();
         let before = std::mem::replace(&mut *self.known.write(), known);
         let (losers, given_up) = {
             let now = self.known.read();
-            let given_up = now.given_up(&before);
-            let names = given_up.map(|(twin, device, _)| (twin.clone(), device.clone()));
-            (now.lost(&before), names.collect())
+            let owners = now.given_up(&before).filter_map(|(_, _, owner)| owner);
+            let losers: Losers = owners.map(|name| (name.to_string(), self.loss(name))).collect();
+            let names = now.given_up(&before);
+            (losers, names.map(|(twin, device, _)| (twin.clone(), device.clone())).collect())
         };
         self.notify_of_loss(&losers);
-        if has_accounts {
+        Ok(given_up)
+    }
+
+    fn loss(&self, account: &Name) -> Loss {
+        if self.account(account).is_some() { Loss::Less } else { Loss::Removed }
+    }
+
+    /// Follows a change of accounts. Returns whether devices' names may have to follow it.
+    pub(crate) fn follow(&self, change: &Change) -> bool {
+        let (mut losers, mut due) = (Losers::new(), false);
+        for pair in change.rows.iter().zip(&change.before) {
+            let (Row::Account(name, now), Row::Account(_, before)) = pair else { continue };
+            match (now, before) {
+                (None, _) => drop(losers.insert(name.to_string(), Loss::Removed)),
+                (Some(now), Some(before)) if now.has_less_than(before) => {
+                    losers.insert(name.to_string(), Loss::Less);
+                }
+                _ => {}
+            }
+            let claims = |account: &Option<Arc<fulmar_identity::Account>>| {
+                account.as_ref().map(|it| (it.server_admin, it.memberships.clone()))
+            };
+            due |= claims(now) != claims(before);
+        }
+        if due {
+            self.names_are_due.store(true, Ordering::Release);
+        }
+        self.notify_of_loss(&losers);
+        if !self.is_empty() {
             self.has_accounts.notify_one();
         }
-        Ok(given_up)
+        due
+    }
+
+    /// Whether accounts have changed since devices' names were settled, once.
+    pub(crate) fn take_due_names(&self) -> bool {
+        self.names_are_due.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether accounts have changed since devices' names were settled.
+    pub(crate) fn has_due_names(&self) -> bool {
+        self.names_are_due.load(Ordering::Acquire)
+    }
+
+    /// Devices' names are not settled after all, or not yet.
+    pub(crate) fn names_are_due(&self) {
+        self.names_are_due.store(true, Ordering::Release);
     }
 
     fn notify_of_loss(&self, losers: &Losers) {
@@ -217,58 +226,42 @@ impl AccountCache {
         }
     }
 
-    /// A login has begun a session, and tokens with these identifiers have ended.
-    pub(crate) fn begin_session(&self, session: SessionRow, ended: &[String]) {
-        let SessionRow { id, account, expires_at, .. } = session;
-        self.known.write().sessions.insert(id, (account, expires_at));
-        self.end_tokens(ended);
-    }
-
-    /// Tokens with these identifiers have ended.
-    pub(crate) fn end_tokens(&self, ended: &[String]) {
-        let mut known = self.known.write();
-        let losers = ended.iter().filter_map(|id| known.remove_token(id));
-        let losers = losers.map(|account| (account.to_string(), Loss::Less)).collect();
-        drop(known);
-        self.notify_of_loss(&losers);
-    }
-
     /// The account of a login's token, if the token is still valid.
-    pub(crate) fn session(&self, id: &str, now: Time) -> Option<Arc<Account>> {
-        let known = self.known.read();
-        let (account, until) = known.sessions.get(id)?;
-        (now < *until).then(|| known.accounts.get(account).cloned()).flatten()
+    pub(crate) fn session(&self, id: &str, now: Time) -> Option<Account> {
+        let account = self.identities.read(|state| state.account_with(id).map(Arc::clone))?;
+        Account::new(&account).filter(|account| account.has_good(id, now.0))
     }
 
-    /// The account of a credential, by its token's identifier and digest, and its expiry.
+    /// The account of a device token, by its identifier and digest, and its expiry.
     pub(crate) fn credential(
         &self,
         id: &str,
         digest: &str,
         now: Time,
-    ) -> Option<(Arc<Account>, Option<Time>)> {
-        let known = self.known.read();
-        let found = known.credentials.get(id).filter(|found| found.is_good(now))?;
+    ) -> Option<(Account, Option<Time>)> {
+        let account = self.identities.read(|state| state.account_with(id).map(Arc::clone))?;
+        let token = account.token(id).filter(|token| token.is_good(now.0))?;
         // Digests of random tokens: the time that the comparison takes reveals nothing about a token.
-        let account = (found.digest == digest).then(|| known.accounts.get(&found.account))?;
-        account.cloned().map(|account| (account, found.expires_at))
+        let until = (*token.digest == *digest).then_some(token.expires_ms)?;
+        Some((Account::new(&account)?, until.map(Time)))
     }
 
-    /// Whether the token with this identifier, a login's or a credential's, is still valid.
+    /// Whether the token with this identifier, a login's or a device's, is still valid.
     pub(crate) fn is_good(&self, id: &str, now: Time) -> bool {
-        let known = self.known.read();
-        let lasts = known.credentials.get(id).is_some_and(|found| found.is_good(now));
-        lasts || known.sessions.get(id).is_some_and(|(_, until)| now < *until)
+        let is_good = |account: &Arc<fulmar_identity::Account>| account.has_good(id, now.0);
+        self.identities.read(|state| state.account_with(id).is_some_and(is_good))
     }
 
-    /// Whether a credential has expired.
-    pub(crate) fn has_expired_credential(&self, now: Time) -> bool {
-        self.known.read().credentials.values().any(|credential| !credential.is_good(now))
+    /// The accounts that still have an expired token.
+    pub(crate) fn with_expired_tokens(&self, now: Time) -> Vec<Box<str>> {
+        self.identities.read(|state| {
+            let accounts = state.accounts().values().filter(|account| account.has_expired(now.0));
+            accounts.map(|account| account.name.clone()).collect()
+        })
     }
 
-    pub(crate) fn account(&self, name: &str) -> Option<Arc<Account>> {
-        let name: Name = name.parse().ok()?;
-        self.known.read().accounts.get(&name).cloned()
+    pub(crate) fn account(&self, name: &str) -> Option<Account> {
+        self.identities.read(|state| state.accounts().get(name).and_then(Account::new))
     }
 
     /// The owner of a device, if it has registered and its owner's account was not removed.
@@ -278,11 +271,7 @@ impl AccountCache {
 
     /// The account of this name or, if there is none, one whose name differs only in case.
     pub(crate) fn namesake(&self, name: &Name) -> Option<Name> {
-        let known = self.known.read();
-        if known.accounts.contains_key(name) {
-            return Some(name.clone());
-        }
-        known.folded.get(&name.folded()).cloned()
+        self.identities.read(|state| state.namesake(name)?.name.parse().ok())
     }
 
     /// Whose a device is, from a user's view. A device that nobody has registered counts as another user's if it has that
@@ -323,7 +312,7 @@ impl AccountCache {
 
     /// Whether there is no account at all.
     pub(crate) fn is_empty(&self) -> bool {
-        self.known.read().accounts.is_empty()
+        self.identities.read(|state| state.accounts().is_empty())
     }
 
     /// Returns when there is an account; for one waiter.
@@ -333,24 +322,23 @@ impl AccountCache {
         }
     }
 
-    /// All members of a twin and their roles.
-    pub(crate) fn members(&self, twin: &Name) -> Vec<(Arc<Account>, Role)> {
-        let known = self.known.read();
-        let accounts = known.accounts.values();
-        let member = |account: &Arc<Account>| {
-            account.roles.get(twin).map(|role| (Arc::clone(account), *role))
-        };
-        let mut members: Vec<_> = accounts.filter_map(member).collect();
-        members.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
-        members
+    /// All members of a twin and their roles, by name.
+    pub(crate) fn members(&self, twin: &Name) -> Vec<(Account, Role)> {
+        self.identities.read(|state| {
+            let members = state.accounts().values().filter(|it| it.role_in(twin).is_some());
+            let members = members.filter_map(Account::new);
+            members
+                .filter_map(|account| account.role_in(twin).map(|role| (account, role)))
+                .collect()
+        })
     }
 
     /// The account's role in the twin; `None` if it has none, or there is no such twin.
     pub(crate) fn role(&self, account: &Account, twin: &Name) -> Option<Role> {
         if account.server_admin {
-            return self.known.read().twins.contains_key(twin).then_some(Role::Admin);
+            return self.has_twin(twin).then_some(Role::Admin);
         }
-        account.roles.get(twin).copied()
+        account.role_in(twin)
     }
 
     /// Whether there is a twin of this name.
@@ -362,11 +350,7 @@ impl AccountCache {
     pub(crate) fn twins_of(&self, account: &Account) -> Vec<Membership> {
         let known = self.known.read();
         let all = known.twins.iter().filter_map(|(id, (name, kind))| {
-            let role = if account.server_admin {
-                Some(Role::Admin)
-            } else {
-                account.roles.get(id).copied()
-            };
+            let role = if account.server_admin { Some(Role::Admin) } else { account.role_in(id) };
             let (id, name, kind) = (id.clone(), name.clone(), *kind);
             role.map(|role| Membership { id, name, kind, role })
         });
@@ -381,7 +365,10 @@ mod tests {
 
     #[test]
     fn a_twin_has_a_bounded_number_of_devices_and_another_twin_its_own() {
-        let cache = AccountCache::default();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(fulmar_identity::FILE);
+        let identities = Identities::open(&file, Box::new(|_, _, _| ())).unwrap();
+        let cache = AccountCache::new(Arc::new(identities));
         let name = |text: &str| text.parse::<Name>().unwrap();
         let (north, south) = (name("north"), name("south"));
         for number in 0..MAX_DEVICES {

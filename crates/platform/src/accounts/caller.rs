@@ -6,7 +6,6 @@
 //! To a user who is not a member of a twin, the twin does not exist, so that names of other twins do not leak.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, FromRequestParts, RawPathParams};
@@ -14,11 +13,11 @@ use axum::http::header;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use fulmar_http::while_allowed;
+use fulmar_identity::parse_device_token;
 use futures_util::Stream;
 use serde_json::Value;
 
 use super::account_cache::Account;
-use super::credentials;
 use crate::app::App;
 use crate::change_log::RosterChange;
 use crate::in_hand::InHand;
@@ -31,7 +30,7 @@ use crate::time::Time;
 /// The account that sent a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) account: Arc<Account>,
+    pub(crate) account: Account,
     /// Identifier of the token.
     pub(crate) session: String,
     pub(crate) expires_at: Time,
@@ -53,7 +52,7 @@ impl Caller {
     }
 
     /// The account as it is now; `None` once the token is not valid any more.
-    fn account_now(&self, app: &App) -> Option<Arc<Account>> {
+    fn account_now(&self, app: &App) -> Option<Account> {
         let is_good = app.account_cache.is_good(&self.session, Time::now());
         app.account_cache.account(&self.account.name).filter(|_| is_good)
     }
@@ -68,7 +67,7 @@ impl Caller {
 impl App {
     /// Whose token this is, if it is good.
     pub(crate) fn caller(&self, token: &str, now: Time) -> Option<Caller> {
-        if let Some((id, digest)) = credentials::parse(token) {
+        if let Some((id, digest)) = parse_device_token(token) {
             let (account, until) = self.account_cache.credential(id, &digest, now)?;
             let expires_at = until.unwrap_or(Time::NEVER);
             return Some(Caller { account, session: id.to_owned(), expires_at, from: None });

@@ -1,12 +1,12 @@
 //! Login, logout, and the current user.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Extension, State};
 use axum::http::StatusCode;
 use fulmar_http::PasswordLogin;
+use fulmar_identity::{AccountChange, Command};
 use fulmar_text::network::site as network;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -15,18 +15,14 @@ use uuid::Uuid;
 use super::account_cache::Account;
 use super::caller::{Call, Caller};
 use super::membership::Membership;
-use super::password;
+use super::token::NewSession;
 use crate::app::App;
 use crate::extract::{Body, STRANGERS_BYTES};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, done, json};
 use crate::role::Role;
-use crate::store::accounts::{self, SessionRow};
 use crate::text::{Name, Text};
 use crate::time::{SECOND_MS, Time};
-
-/// The most sessions of an account; the oldest is ended for a new one.
-const MAX_SESSIONS: usize = 32;
 
 const WRONG: &str = "wrong user name or password";
 
@@ -73,7 +69,7 @@ impl User {
             if account.server_admin { Some(Role::Admin) } else { Role::ALL.into_iter().find(held) };
         User {
             name: account.name.clone(),
-            display_name: account.display_name.clone(),
+            display_name: account.display_name.to_string(),
             role,
             server_admin: account.server_admin,
             twins,
@@ -120,7 +116,7 @@ pub(crate) async fn log_in(
     };
     app.logins.give_back(&who);
     let now = Time::now();
-    let session = SessionRow {
+    let session = NewSession {
         id: Uuid::new_v4().to_string(),
         account: account.name.clone(),
         issued_at: now,
@@ -128,14 +124,12 @@ pub(crate) async fn log_in(
     };
     let token = app.signer.sign(&session)?;
     let expires_at = session.expires_at;
-    let account_cache = Arc::clone(&app.account_cache);
-    app.store
-        .write(move |db| {
-            let ended = accounts::add_session(db, &session, MAX_SESSIONS)?;
-            account_cache.begin_session(session, &ended);
-            Ok(())
-        })
-        .await?;
+    let begin = AccountChange::BeginSession(fulmar_identity::Session {
+        id: session.id.into(),
+        issued_ms: now.0,
+        expires_ms: expires_at.0,
+    });
+    app.change_tokens(vec![Command::ModifyAccount((*account.name).into(), begin)]).await?;
     let user = User::new(&app, &account);
     json(StatusCode::CREATED, &Session { token: Some(token), expires_at, user })
 }
@@ -161,7 +155,7 @@ pub(crate) async fn by_password(
     user: &str,
     password: &str,
     from: IpAddr,
-) -> Result<Arc<Account>, LoginRefused> {
+) -> Result<Account, LoginRefused> {
     let Ok(name) = user.parse::<Name>() else { return Err(LoginRefused::Wrong) };
     let who = (name, network(from));
     let taken = app.logins.take_token(who.clone(), Instant::now());
@@ -177,10 +171,11 @@ pub(crate) async fn by_password(
 }
 
 /// The account, if this login is known to be right.
-pub(crate) fn known(app: &App, user: &str, password: &str, from: IpAddr) -> Option<Arc<Account>> {
+pub(crate) fn known(app: &App, user: &str, password: &str, from: IpAddr) -> Option<Account> {
     let account = app.account_cache.account(user)?;
-    let login = PasswordLogin { user, password, from, stored: Some(&account.password_tag) };
-    app.login_turns.is_right(&login).then_some(account)
+    let stored = account.password.as_ref().map(|hash| hash.as_str());
+    let login = PasswordLogin { user, password, from, stored };
+    app.settings.logins.is_right(&login).then_some(account)
 }
 
 /// The account, if the password is right.
@@ -190,17 +185,16 @@ async fn check(
     from: IpAddr,
     password: &str,
     mut attempt: Attempt<'_>,
-) -> Result<Option<Arc<Account>>, Problem> {
+) -> Result<Option<Account>, Problem> {
     let account = app.account_cache.account(user);
-    let stored = account.as_ref().map(|account| &*account.password_tag);
+    let hash = account.as_ref().and_then(|account| account.password.clone());
+    let stored = hash.as_ref().map(|hash| hash.as_str());
     let login = PasswordLogin { user, password, from, stored };
-    let mut turn = app.login_turns.turn(login).await?;
+    let mut turn = app.settings.logins.turn(login).await?;
     attempt.who = None;
     if turn.needs_hash() {
-        // Only now is the database queried, so that unknown clients do not delay its other readers.
-        let (name, password) = (user.clone(), password.to_owned());
-        let hash = app.store.read(move |db| Ok(accounts::password(db, &name)?)).await?;
-        turn = turn.hash(move || password::is_right(&password, hash.as_deref())).await?;
+        let (hash, password) = (hash.clone(), password.to_owned());
+        turn = turn.hash(move || hash.is_some_and(|hash| hash.matches(&password))).await?;
     }
     let right = turn.end().await;
     Ok(account.filter(|_| right))
@@ -230,14 +224,9 @@ pub(crate) async fn log_out_of_twin(Call(app, member): Call) -> Answer {
 }
 
 async fn end(app: &App, caller: Caller) -> Answer {
-    let account_cache = Arc::clone(&app.account_cache);
-    app.store
-        .write(move |db| {
-            accounts::end_session(db, &caller.session)?;
-            account_cache.end_tokens(&[caller.session]);
-            Ok(())
-        })
-        .await?;
+    let name = (*caller.account.name).into();
+    let end = AccountChange::End(caller.session.into());
+    app.change_tokens(vec![Command::ModifyAccount(name, end)]).await?;
     done()
 }
 
@@ -251,7 +240,8 @@ mod tests {
     const PASSWORD: &str = "correct horse";
 
     fn app(folder: &std::path::Path) -> App {
-        let (app, _) = App::open(folder, Settings::default(), None).unwrap();
+        let identities = crate::accounts::changes::open_identities(folder).unwrap();
+        let (app, _) = App::open(folder, Settings::default(), identities, None).unwrap();
         let ann = UserToAdd { name: "ann", display_name: None, server_admin: true, role: None };
         Admin::within(app.clone()).add_user(&ann, PASSWORD).unwrap();
         app
@@ -282,6 +272,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_login_beyond_the_limit_ends_the_oldest_session_at_once() {
+        const MAX_SESSIONS: usize = 32;
         let folder = tempfile::tempdir().unwrap();
         let app = app(folder.path());
         let mut tokens = Vec::new();
@@ -290,8 +281,7 @@ mod tests {
         }
         let good = tokens.iter().filter(|token| app.caller(token, Time::now()).is_some());
         assert_eq!(good.count(), MAX_SESSIONS);
-        let stored = app.store.write_now(|db| Ok(accounts::sessions(db)?.len())).unwrap();
-        assert_eq!(stored, MAX_SESSIONS);
+        assert_eq!(app.account_cache.account("ann").unwrap().sessions.len(), MAX_SESSIONS);
         assert!(app.caller(&tokens[MAX_SESSIONS], Time::now()).is_some());
     }
 }

@@ -17,7 +17,6 @@ use subtle::ConstantTimeEq as _;
 
 use crate::error::Error;
 use crate::problem::{Problem, internal};
-use crate::store::accounts::SessionRow;
 use crate::store::sql::DatabaseError;
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
@@ -33,6 +32,15 @@ const SECRET_BYTES: usize = 32;
 pub(crate) const HEADER: &str = r#"{"typ":"JWT","alg":"HS256"}"#;
 const VOUCHING: &[u8] = b"fulmar: who published";
 const NAMING: &[u8] = b"fulmar: identifiers of readings";
+
+/// A session that a login begins.
+#[derive(Clone, Debug)]
+pub(crate) struct NewSession {
+    pub(crate) id: String,
+    pub(crate) account: Name,
+    pub(crate) issued_at: Time,
+    pub(crate) expires_at: Time,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
@@ -117,7 +125,7 @@ impl Signer {
     }
 
     /// The token of a session.
-    pub(crate) fn sign(&self, session: &SessionRow) -> Result<String, Problem> {
+    pub(crate) fn sign(&self, session: &NewSession) -> Result<String, Problem> {
         let claims = Claims {
             iss: ISSUER.to_owned(),
             sub: session.account.clone(),
@@ -194,9 +202,9 @@ fn make_secret(path: &Path) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn session() -> SessionRow {
+    fn session() -> NewSession {
         let (issued_at, expires_at) = (Time(1_000_000), Time(2_000_000));
-        SessionRow { id: "one".into(), account: "ann".parse().unwrap(), issued_at, expires_at }
+        NewSession { id: "one".into(), account: "ann".parse().unwrap(), issued_at, expires_at }
     }
 
     #[test]

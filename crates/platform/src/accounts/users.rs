@@ -4,19 +4,18 @@
 //! gives and removes roles in this twin. The server's administrator removes accounts (`fulmar user remove`).
 
 use axum::http::StatusCode;
+use fulmar_identity::{Account, AccountChange, Command, Membership};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::caller::{Call, Id, Member};
-use super::password::{self, PASSWORD_CHARACTERS};
+use super::changes::{PASSWORD_CHARACTERS, hash};
 use crate::change_log::RosterChange;
 use crate::extract::Body;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json};
 use crate::role::{Deed, Role};
-use crate::store::Db;
-use crate::store::accounts::{self, AccountRow};
 use crate::text::{Line, Name, Text};
 use crate::time::Time;
 
@@ -54,7 +53,7 @@ pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Ans
     let members = app.account_cache.members(&member.twin);
     let items = members.into_iter().map(|(account, role)| TwinUser {
         name: account.name.clone(),
-        display_name: account.display_name.clone(),
+        display_name: account.display_name.to_string(),
         role,
     });
     conditions.json(&Page { items: items.collect(), next: None })
@@ -67,21 +66,20 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewUser>) -> An
     member.may(Deed::Administer)?;
     debug_assert!(PASSWORD_CHARACTERS.contains(&new.password.chars().count()));
     let password = new.password.to_string();
-    let hash = app.login_turns.hash(member.name(), move || password::hash(&password)).await??;
+    let hash = app.settings.logins.hash(member.name(), move || hash(&password)).await??;
     let display_name = new.display_name.map_or_else(|| new.name.to_string(), |n| n.to_string());
-    let row = AccountRow { name: new.name, display_name, server_admin: false };
-    let user =
-        TwinUser { name: row.name.clone(), display_name: row.display_name.clone(), role: new.role };
+    let account = Account {
+        name: (*new.name).into(),
+        display_name: display_name.clone().into(),
+        password: Some(hash),
+        created_ms: Time::now().0,
+        memberships: vec![Membership { twin: (*member.twin).into(), role: new.role.name().into() }],
+        ..Account::default()
+    };
+    let user = TwinUser { name: new.name, display_name, role: new.role };
     let detail = serde_json::json!({ "twin": member.twin, "role": new.role });
-    app.change_roster_as(logged(&member, "user.add", &row.name, detail), move |db| {
-        if !accounts::add(db, &row, &hash, Time::now())? {
-            return Err(Problem::conflict(
-                "an account with this name exists, or one that differs only in case",
-            ));
-        }
-        Ok(accounts::set_role(db.within(&member.twin), &row.name, new.role)?)
-    })
-    .await?;
+    let entry = logged(&member, "user.add", &user.name, detail);
+    app.change_account_as(entry, Command::CreateAccount(account)).await?;
     json(StatusCode::CREATED, &user)
 }
 
@@ -97,17 +95,14 @@ pub(crate) async fn change(
 ) -> Answer {
     member.may(Deed::Administer)?;
     let account = app.account_cache.account(&name).ok_or_else(|| Problem::missing("user"))?;
-    if !account.roles.contains_key(&member.twin) {
+    if account.role_in(&member.twin).is_none() {
         return Err(Problem::missing("user"));
     }
     let role = change.role;
     let detail = serde_json::json!({ "twin": member.twin, "role": role });
-    app.change_roster_as(logged(&member, "user.change", &name, detail), move |db| {
-        accounts::set_role(db.within(&member.twin), &name, role)?;
-        check_admin_left(db, &member)
-    })
-    .await?;
-    let (name, display_name) = (account.name.clone(), account.display_name.clone());
+    let entry = logged(&member, "user.change", &name, detail);
+    app.change_account_as(entry, membership(&member, &name, Some(role))).await?;
+    let (name, display_name) = (account.name.clone(), account.display_name.to_string());
     json(StatusCode::OK, &TwinUser { name, display_name, role })
 }
 
@@ -118,13 +113,8 @@ pub(crate) async fn change(
 pub(crate) async fn remove(Call(app, member): Call, Id(name): Id) -> Answer {
     member.may(Deed::Administer)?;
     let detail = serde_json::json!({ "twin": member.twin });
-    app.change_roster_as(logged(&member, "user.remove", &name, detail), move |db| {
-        if !accounts::remove_member(db.within(&member.twin), &name)? {
-            return Err(Problem::missing("user"));
-        }
-        check_admin_left(db, &member)
-    })
-    .await?;
+    let entry = logged(&member, "user.remove", &name, detail);
+    app.change_account_as(entry, membership(&member, &name, None)).await?;
     done()
 }
 
@@ -132,12 +122,11 @@ fn logged(member: &Member, action: &'static str, user: &Name, detail: Value) -> 
     member.caller.change(action, user, detail)
 }
 
-/// Refuses a change after which nobody could manage the twin's users; an admin of the server still can.
-fn check_admin_left(db: &Db, member: &Member) -> Result<(), Problem> {
-    if member.caller.account.server_admin || accounts::has_admin(db.within(&member.twin))? {
-        return Ok(());
-    }
-    Err(Problem::conflict(
-        "this would leave the twin without an administrator; make another one first",
-    ))
+/// The change of a user's role in the twin. It is refused if nobody could manage the twin's users afterwards; an admin of
+/// the server still can.
+fn membership(member: &Member, user: &Name, role: Option<Role>) -> Command {
+    let admin = (!member.caller.account.server_admin).then(|| Role::Admin.name().into());
+    let (twin, role) = ((*member.twin).into(), role.map(|role| role.name().into()));
+    let change = AccountChange::Membership { twin, role, keep: admin };
+    Command::ModifyAccount((**user).into(), change)
 }

@@ -71,10 +71,10 @@ pub(crate) async fn put(
             own(db, &member, &device)?;
             owner
         } else {
-            new_owner(db, &asked, &member, &device)?
+            new_owner(&asked, &member, &device)?
         };
         if is_freed {
-            let to = device_names::move_away(db, &device)?;
+            let to = device_names::move_away(db, &device, asked.account_cache.identities())?;
             tracing::info!(twin = %member.twin, %device, name = %to, "an earlier user's device has another name now");
             asked.account_cache.own(&member.twin, &to, None);
             asked.announcements.clear_retained(position_topic(&member.twin, &device));
@@ -88,10 +88,10 @@ pub(crate) async fn put(
 }
 
 /// Whose a device will be that the member registers.
-fn new_owner(db: TwinDb<'_>, app: &App, member: &Member, device: &Name) -> Result<Name, Problem> {
+fn new_owner(app: &App, member: &Member, device: &Name) -> Result<Name, Problem> {
     let (twin, user) = (&member.twin, member.name());
-    // Not from the cache, which does not have what another process has just made.
-    let owner = match device_names::namesake(&db, device)? {
+    // What another process has just made is not known here yet: then the account takes its name back.
+    let owner = match app.account_cache.namesake(device) {
         Some(account) if account != *user => {
             let theirs = account == *device
                 && app

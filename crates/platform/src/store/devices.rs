@@ -153,7 +153,6 @@ pub(crate) fn telemetry(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::store::accounts::{self, AccountRow};
     use crate::store::sql::{Database, Purpose};
     use crate::store::{Store, twins};
     use crate::twins::types::TwinKind;
@@ -176,11 +175,9 @@ mod tests {
         let kept = store.write_now(|db| {
             let (van, now) = ("van".parse().unwrap(), Time(9));
             twins::add(db.within("t"), "T", TwinKind::Meters, None, now)?;
-            let (name, display_name) = ("ann".parse().unwrap(), "Ann".to_owned());
-            let account = AccountRow { name, display_name, server_admin: false };
-            accounts::add(db, &account, "hash", now)?;
+            let ann = "ann".parse().unwrap();
             let new = serde_json::from_str(r#"{"kind": "van"}"#).unwrap();
-            upsert(db.within("t"), &van, &new, &account.name, now)?;
+            upsert(db.within("t"), &van, &new, &ann, now)?;
             let mut kept = Vec::new();
             for items in [items(0..8, |_| 7), items(8..10, |_| 7), items(10..13, |n| n as i64)] {
                 add_telemetry(db.within("t"), "van", &items, now, MOST)?;

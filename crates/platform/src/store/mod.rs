@@ -10,12 +10,12 @@
 //! `synchronous_commit=on`). Waiting changes are committed together. In a cluster, `fulmar-mirror` shares the rows that a
 //! transaction changes before it is committed.
 
-pub(crate) mod accounts;
 pub(crate) mod alerts;
 pub(crate) mod conflicts;
 pub(crate) mod corrections;
 pub(crate) mod device_names;
 pub(crate) mod devices;
+pub(crate) mod earlier_accounts;
 pub(crate) mod filter;
 pub(crate) mod frames;
 pub(crate) mod homes;
@@ -159,6 +159,17 @@ impl Store {
         waiting
             .recv()
             .unwrap_or_else(|_| Err(Problem::unavailable("nothing was stored; try again")))
+    }
+
+    /// Runs `change` in the writer's next transaction, and calls `then` with the outcome on the writer's thread; neither, if
+    /// too many others wait.
+    pub(crate) fn write_later<T, F, A>(&self, change: F, then: A)
+    where
+        T: Send + 'static,
+        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+        A: FnOnce(Result<T, Problem>) + Send + 'static,
+    {
+        drop(self.writer.hand(Job::new(change, then)));
     }
 
     /// Runs `look` on the committed state, off the runtime's thread.

@@ -6,7 +6,6 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::accounts::token::Signer;
-use crate::store::accounts::{self, AccountRow, SessionRow};
 use crate::store::measurements::Sample;
 use crate::store::twins;
 use crate::text::Name;
@@ -55,19 +54,14 @@ impl Share for Log {
 
 fn add(name: &'static str) -> impl FnOnce(&Db) -> Result<(), Problem> {
     move |db| {
-        let (name, display_name) = (name.parse().unwrap(), name.to_owned());
-        let account = AccountRow { name, display_name, server_admin: false };
-        accounts::add(db, &account, "hash", Time(1))?;
+        twins::add(db.within(name), name, TwinKind::Homes, None, Time(1))?;
         Ok(())
     }
 }
 
 fn names(folder: &Path) -> Vec<String> {
     let db = Source::File(folder.join(DATABASE_FILE)).open_to_read().unwrap();
-    let mut names: Vec<_> =
-        accounts::read_all(&db).unwrap().into_iter().map(|row| row.name.to_string()).collect();
-    names.sort();
-    names
+    twins::names(&db).unwrap().into_iter().map(|(name, _, _)| name.to_string()).collect()
 }
 
 /// A copy that has all that is in the log.
@@ -128,15 +122,12 @@ fn a_change_is_in_the_log_before_anybody_sees_it_and_another_node_has_it() {
     // What refers to a row goes with it.
     store
         .write_now(|db| {
-            let twin: Name = "t".parse().unwrap();
-            twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(1))?;
-            accounts::set_role(db.within("t"), "bob", crate::role::Role::Admin)?;
-            let (id, account) = ("s".to_owned(), "bob".parse().unwrap());
-            let session = SessionRow { id, account, issued_at: Time(1), expires_at: Time(2) };
-            Ok(accounts::add_session(db, &session, 10)?)
+            let sensor: Name = "attic".parse().unwrap();
+            sensors::register(db.within("bob"), &sensor)?;
+            Ok(())
         })
         .unwrap();
-    store.write_now(|db| Ok(accounts::remove(db, "bob")?)).unwrap();
+    store.write_now(|db| Ok(db.execute("DELETE FROM twin WHERE id = 'bob'", ())?)).unwrap();
     store.close();
     let rows = followed(other.path(), &log);
     assert_eq!(rows, all(&copy(folder.path()).unwrap()));

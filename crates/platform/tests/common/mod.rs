@@ -52,9 +52,12 @@ impl World {
         static COPIES: AtomicUsize = AtomicUsize::new(0);
         let template = TEMPLATE.get_or_init(World::template);
         let folder = tempfile::tempdir().unwrap();
-        let database = if template.database == Database::File {
-            let name = "platform.db";
+        let copy = |name: &str| {
             std::fs::copy(template.folder.path().join(name), folder.path().join(name)).unwrap();
+        };
+        copy("identities.db");
+        let database = if template.database == Database::File {
+            copy("platform.db");
             Database::File
         } else {
             let name = server::name(&COPIES.fetch_add(1, Ordering::Relaxed).to_string());

@@ -173,7 +173,8 @@ impl Part for Administration {
             || offers.has_users.as_ref().is_some_and(|has_users| has_users());
         let asked = Arc::clone(broker);
         let in_file = Box::new(move |user: &str| asked.password_hash_in_file(user));
-        let users = Users::new(in_file, Arc::clone(&identities), offers.administrators.clone());
+        let more = offers.administrators.clone();
+        let users = Users::new(in_file, Arc::clone(&identities), more, core.login_turns.clone());
         let settings = Settings {
             broker: Arc::clone(broker),
             administrators: Arc::new(users),

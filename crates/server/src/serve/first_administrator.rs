@@ -1,18 +1,17 @@
 //! The first administrator of a broker that other machines can reach, created by the first start if nobody could log in.
 //!
-//! With the platform, it is an account of the platform, otherwise a client of the identity store that may do everything,
-//! change the store included. The password is generated, and only its hash is stored with the user. It is also in a file that only the server's
+//! With the platform, it is an account, otherwise a client that may do everything, change the store of identities included. The password is generated, and only its hash is stored with the user. It is also in a file that only the server's
 //! user can read, from before the user exists, so that no crash loses it: the program shows the file's contents on a
 //! terminal and removes it, or logs its path. It is in no log.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use fulmar_certs::authority::local_names;
 use fulmar_certs::{files, random};
 use fulmar_identity::{
-    AdministrationRole, Client, Command, FILE as IDENTITIES_FILE, PasswordHasher, Ranked, Store,
-    administrator_role,
+    AdministrationRole, Client, Command, Identities, PasswordHasher, Ranked, administrator_role,
 };
 
 use fulmar_config::Config;
@@ -36,9 +35,10 @@ const PASSWORD: &str = "password: ";
 pub(super) fn create(
     config: &Config,
     data: &Path,
+    identities: &Arc<Identities>,
     log: Option<&dyn ChangeLog>,
 ) -> anyhow::Result<Option<PathBuf>> {
-    let Some(users) = Users::without_any(config, data)? else { return Ok(None) };
+    let Some(users) = Users::without_any(config, data, identities)? else { return Ok(None) };
     let file = data.join(FILE);
     // Of a start that was interrupted.
     let written = std::fs::read_to_string(&file).unwrap_or_default();
@@ -48,43 +48,46 @@ pub(super) fn create(
         None => generate()?,
     };
     files::write(&file, text(&password, &users, data).as_bytes(), true)?;
-    let mut add = || users.add(&password, data);
-    let added =
-        log.map_or_else(&mut add, |log| log.user_added(NAME, &mut || users.add(&password, data)));
+    let mut add = || users.add(&password);
+    let added = log.map_or_else(&mut add, |log| log.user_added(NAME, &mut || users.add(&password)));
     added.context("the first administrator")?;
     Ok(Some(file))
 }
 
 /// Where users are stored. There is none yet.
 enum Users {
-    Identities(PasswordHasher),
+    Identities(PasswordHasher, Arc<Identities>),
     #[cfg(feature = "platform")]
     Platform(fulmar_platform::Admin),
 }
 
 impl Users {
     /// `None` if there are users, or if none is needed.
-    fn without_any(config: &Config, data: &Path) -> anyhow::Result<Option<Users>> {
+    fn without_any(
+        config: &Config,
+        data: &Path,
+        identities: &Arc<Identities>,
+    ) -> anyhow::Result<Option<Users>> {
         #[cfg(feature = "platform")]
         if config.has_platform() {
             if !config.needs_user() && !config.has_reachable_pages() {
                 return Ok(None);
             }
-            let admin = fulmar_platform::Admin::open(data, &config.platform.database()?);
+            let (database, identities) = (config.platform.database()?, Arc::clone(identities));
+            let admin = fulmar_platform::Admin::open_with(data, &database, identities);
             let admin = admin.context("platform")?;
             return Ok(admin.users()?.is_empty().then_some(Users::Platform(admin)));
         }
         let _ = data;
         let hasher = PasswordHasher::new(config.auth.verifier_iterations());
-        Ok(config.needs_user().then_some(Users::Identities(hasher)))
+        let identities = || Users::Identities(hasher, Arc::clone(identities));
+        Ok(config.needs_user().then(identities))
     }
 
-    fn add(&self, password: &str, data: &Path) -> anyhow::Result<()> {
+    fn add(&self, password: &str) -> anyhow::Result<()> {
         match self {
-            Users::Identities(hasher) => {
-                let mut store = Store::open(&data.join(IDENTITIES_FILE))?;
-                store.apply(administrator(password, hasher)?)?;
-                Ok(())
+            Users::Identities(hasher, identities) => {
+                Ok(identities.apply(administrator(password, hasher)?)?)
             }
             #[cfg(feature = "platform")]
             Users::Platform(admin) => {
@@ -101,7 +104,7 @@ impl Users {
     fn advice(&self, data: &Path) -> String {
         let data = data.display();
         match self {
-            Users::Identities(_) => {
+            Users::Identities(..) => {
                 let host = local_names().into_iter().next().unwrap_or("localhost".to_owned());
                 format!(
                     "Try it: fulmar sub quic://{host} -u {NAME} -P - -t '#' -v\n\
@@ -175,11 +178,15 @@ mod tests {
             let text = std::fs::read_to_string(path).unwrap();
             text.lines().find_map(|line| line.strip_prefix(PASSWORD)).unwrap().to_owned()
         };
-        let create = || create(&config, folder.path(), None).unwrap();
+        let store = folder.path().join(fulmar_identity::FILE);
+        let create = || {
+            let identities = Identities::open(&store, Box::new(|_, _, _| ())).unwrap();
+            create(&config, folder.path(), &Arc::new(identities), None).unwrap()
+        };
         let file = create().unwrap();
         let first = password(&file);
         // The crash came before the user was stored.
-        std::fs::remove_file(folder.path().join(IDENTITIES_FILE)).unwrap();
+        std::fs::remove_file(&store).unwrap();
         let file = create().unwrap();
         assert_eq!(password(&file), first);
         assert_eq!(create(), None);

@@ -18,9 +18,9 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part
     parts.push(Some(admin::open(opening)?));
     // Before the parts that read users. The cluster has users, or needs none: `fulmar cluster init` has checked it.
     if opening.shared.is_none() {
-        let Opening { config, data, offers, .. } = opening;
+        let Opening { config, data, identities, offers, .. } = opening;
         opening.first_administrator =
-            first_administrator::create(config, data, offers.log.as_deref())?;
+            first_administrator::create(config, data, identities, offers.log.as_deref())?;
     }
     parts.push(Some(fulmar_auth_http::open(opening)?));
     parts.push(fulmar_telemetry::open(opening)?);

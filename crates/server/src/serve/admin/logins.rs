@@ -25,8 +25,9 @@ impl Users {
         hash_in_file: HashInFile,
         identities: Arc<Identities>,
         more: Option<Arc<dyn MoreAdministrators>>,
+        turns: LoginTurns,
     ) -> Users {
-        Users { hash_in_file, identities, more, turns: LoginTurns::default() }
+        Users { hash_in_file, identities, more, turns }
     }
 
     /// The user of the store or the password file with this password; `None` if there is none of this name, so that the
@@ -151,6 +152,7 @@ mod tests {
             Box::new(|user| (user == "file").then(|| hash_password(b"right").unwrap())),
             Arc::new(identities),
             None,
+            LoginTurns::default(),
         )
     }
 

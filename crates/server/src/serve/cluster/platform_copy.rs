@@ -68,7 +68,9 @@ pub(super) fn may_have_users(config: &Config, follower: &mut Follower) -> anyhow
         return Ok(false);
     }
     let prefix = fulmar_mirror::key_prefix("account")?;
-    Ok(!is_in_the_folder(config)? || follower.has_row(ROWS, &prefix)?)
+    // Of this version, and of an earlier one.
+    let stored = |follower: &mut Follower| follower.has_row(Database::Identities as u8, &prefix);
+    Ok(!is_in_the_folder(config)? || stored(follower)? || follower.has_row(ROWS, &prefix)?)
 }
 
 /// Makes what the data folder's platform has the cluster's.

@@ -56,17 +56,15 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn P
     let settings = fulmar_platform::Settings {
         disk: config.platform_part(),
         answers: opening.answers.clone(),
+        logins: opening.login_turns.clone(),
         ..config.platform.settings()?
     };
     let is_shared = opening.shared.is_some();
-    let opened = match &mut opening.shared {
-        None => Platform::open(data, settings),
-        Some(shared) => {
-            let rows = shared.follow(Database::Platform);
-            let shared = SharedPlatform { rows, files: shared.take_rows(Database::Files) };
-            Platform::open_shared(data, settings, shared)
-        }
-    };
+    let shared = opening.shared.as_mut().map(|shared| {
+        let rows = shared.follow(Database::Platform);
+        SharedPlatform { rows, files: shared.take_rows(Database::Files) }
+    });
+    let opened = Platform::open_with(data, settings, Arc::clone(opening.identities), shared);
     let (platform, announcements) = opened.context("platform")?;
     if platform.has_no_users() {
         config.check_ways_in()?;

@@ -1,0 +1,136 @@
+//! Accounts of the platform in the store: what is refused, what ends with what, and files of earlier versions.
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use fulmar_identity::{
+    Account, AccountChange, Client, Command, DeviceToken, Membership, PasswordHash, Refused,
+    Session, State, Store,
+};
+
+fn account(name: &str, roles: &[(&str, &str)]) -> Account {
+    let role =
+        |(twin, role): &(&str, &str)| Membership { twin: (*twin).into(), role: (*role).into() };
+    let memberships = roles.iter().map(role).collect();
+    Account { name: name.into(), memberships, created_ms: 1, ..Account::default() }
+}
+
+fn create(state: &mut State, account: Account) -> Result<(), Refused> {
+    state.apply(Command::CreateAccount(account)).map(drop)
+}
+
+fn change(state: &mut State, name: &str, change: AccountChange) -> Result<(), Refused> {
+    state.apply(Command::ModifyAccount(name.into(), change)).map(drop)
+}
+
+fn session(id: &str, issued_ms: i64) -> AccountChange {
+    AccountChange::BeginSession(Session { id: id.into(), issued_ms, expires_ms: issued_ms + 1000 })
+}
+
+fn token(id: &str) -> DeviceToken {
+    DeviceToken { id: id.into(), digest: "d".into(), created_ms: 5, expires_ms: None }
+}
+
+#[test]
+fn names_differ_in_more_than_case_and_from_nothing_else() {
+    let mut state = State::default();
+    create(&mut state, account("Ann", &[])).unwrap();
+    assert_eq!(create(&mut state, account("ANN", &[])), Err(Refused::AccountExists));
+    assert_eq!(state.namesake("ann").map(|found| &*found.name), Some("Ann"));
+    // A client of the same name is somebody else.
+    let client = Client { username: "Ann".into(), ..Client::default() };
+    state.apply(Command::CreateClient(client)).unwrap();
+    state.apply(Command::DeleteAccount("Ann".into())).unwrap();
+    assert!(state.namesake("ann").is_none() && state.clients().contains_key("Ann"));
+    create(&mut state, account("ann", &[])).unwrap();
+    assert_eq!(create(&mut state, account("Ann", &[])), Err(Refused::AccountExists));
+}
+
+#[test]
+fn nobody_is_left_without_somebody_who_could_undo_it() {
+    let mut state = State::default();
+    let root = |name: &str| Account { server_admin: true, ..account(name, &[]) };
+    create(&mut state, root("root")).unwrap();
+    let removed = state.apply(Command::DeleteAccount("root".into()));
+    assert_eq!(removed, Err(Refused::LastServerAdmin("root".into())));
+    create(&mut state, root("root2")).unwrap();
+    state.apply(Command::DeleteAccount("root".into())).unwrap();
+
+    create(&mut state, account("ann", &[("north", "admin"), ("south", "reader")])).unwrap();
+    let to = |twin: &str, role: Option<&str>, keep: Option<&str>| AccountChange::Membership {
+        twin: twin.into(),
+        role: role.map(Into::into),
+        keep: keep.map(Into::into),
+    };
+    for role in [None, Some("office")] {
+        let refused = change(&mut state, "ann", to("north", role, Some("admin")));
+        assert_eq!(refused, Err(Refused::LastMember), "{role:?}");
+    }
+    create(&mut state, account("bob", &[("south", "admin"), ("north", "admin")])).unwrap();
+    change(&mut state, "ann", to("north", Some("office"), Some("admin"))).unwrap();
+    change(&mut state, "bob", to("north", None, None)).unwrap();
+    assert_eq!(change(&mut state, "bob", to("north", None, None)), Err(Refused::AccountNotFound));
+    let roles = |name: &str| ["north", "south"].map(|twin| state.accounts()[name].role_in(twin));
+    assert_eq!(roles("ann"), [Some("office"), Some("reader")]);
+    assert_eq!(roles("bob"), [None, Some("admin")]);
+}
+
+#[test]
+fn a_password_ends_sessions_and_leaves_tokens_and_a_removed_account_leaves_nothing() {
+    let mut state = State::default();
+    create(&mut state, account("ann", &[])).unwrap();
+    for number in 0..40 {
+        change(&mut state, "ann", session(&format!("s{number}"), number)).unwrap();
+    }
+    assert_eq!(state.accounts()["ann"].sessions.len(), 32);
+    assert!(state.account_with("s7").is_none() && state.account_with("s8").is_some());
+    let add = |id: &str, others_end_ms| AccountChange::AddToken { token: token(id), others_end_ms };
+    change(&mut state, "ann", add("t1", None)).unwrap();
+    create(&mut state, account("bob", &[])).unwrap();
+    let taken = change(&mut state, "bob", add("t1", None));
+    assert_eq!(taken, Err(Refused::TokenExists), "it would be ann's");
+    change(&mut state, "ann", add("t2", Some(9))).unwrap();
+    let good = |state: &State, id: &str, now: i64| {
+        state.account_with(id).is_some_and(|account| account.has_good(id, now))
+    };
+    assert!(good(&state, "t1", 8) && !good(&state, "t1", 9) && good(&state, "t2", i64::MAX));
+    assert!(good(&state, "s9", 1008) && !good(&state, "s9", 1009));
+    let hash = PasswordHash::from_password("secret").unwrap();
+    change(&mut state, "ann", AccountChange::Password(hash)).unwrap();
+    assert!(state.account_with("s9").is_none() && good(&state, "t2", 0));
+    change(&mut state, "ann", AccountChange::ForgetExpired(9)).unwrap();
+    assert!(state.account_with("t1").is_none());
+    for number in 3..18 {
+        change(&mut state, "ann", add(&format!("t{number}"), None)).unwrap();
+    }
+    let many = change(&mut state, "ann", add("t18", None));
+    assert_eq!(many, Err(Refused::TooManyDeviceTokens(16)));
+    let unknown = change(&mut state, "ann", AccountChange::RevokeToken("t1".into()));
+    assert_eq!(unknown, Err(Refused::DeviceTokenNotFound));
+    state.apply(Command::DeleteAccount("ann".into())).unwrap();
+    assert!(state.account_with("t2").is_none());
+}
+
+#[test]
+fn a_file_of_the_version_before_gets_accounts_and_stays_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("identities.db");
+    let client = Client { username: "ann".into(), ..Client::default() };
+    Store::open(&path).unwrap().apply(vec![Command::CreateClient(client)]).unwrap();
+    let by_hand = rusqlite::Connection::open(&path).unwrap();
+    by_hand.execute_batch("DROP TABLE account; PRAGMA user_version = 2").unwrap();
+    drop(by_hand);
+    let mut store = Store::open(&path).unwrap();
+    store.apply(vec![Command::CreateAccount(account("ann", &[("north", "admin")]))]).unwrap();
+    drop(store);
+    let store = Store::open(&path).unwrap();
+    assert!(store.state().clients().contains_key("ann"));
+    assert_eq!(store.state().accounts()["ann"].role_in("north"), Some("admin"));
+    let copy = folder.path().join("identities.db.version-2");
+    assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let copy = rusqlite::Connection::open(&copy).unwrap();
+    let version: i64 = copy.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    let clients: i64 =
+        copy.query_row("SELECT count(*) FROM entity WHERE kind = 3", [], |row| row.get(0)).unwrap();
+    assert_eq!((version, clients), (2, 1));
+}
