@@ -12,6 +12,8 @@ import subprocess
 import unittest
 
 BROKER = "10.66.2.2"
+# Another address of the broker's host, which it gets later.
+ELSEWHERE = "10.66.5.2"
 ROUTER_INSIDE = "10.66.1.1"
 ROUTER_OUTSIDE = ["10.66.2.1", "10.66.2.3"]
 CLIENT = "10.66.1.2"

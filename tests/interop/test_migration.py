@@ -1,10 +1,11 @@
 """QUIC connections over changing networks, in namespaces of the tests' own: a translator that gives a client
-another port and address, a host that gets another address, a host that vanishes.
+another port and address, a host that gets another address, be it the client's or the broker's, a host that vanishes.
 
-In the first two, messages flow all the time at QoS 1 and 2 and towards a subscriber; each arrives, in order
+In the first three, messages flow all the time at QoS 1 and 2 and towards a subscriber; each arrives, in order
 and once, and nobody connects again. A client that says nothing follows its host as soon as the kernel tells it."""
 
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,8 +13,12 @@ import time
 import unittest
 
 from broker import Broker, binary, eventually
-from namespaces import BROKER, CLIENT, ROUTER_INSIDE, ROUTER_OUTSIDE, Site
+from namespaces import BROKER, CLIENT, ELSEWHERE, ROUTER_INSIDE, ROUTER_OUTSIDE, Site
 
+# A name of the broker's host, which resolves to another address when that moves.
+NAME = "broker.test"
+# Seconds in which a client finds a broker that has moved.
+PATIENT = 2
 MESSAGES_A_PHASE = 200
 UNDER_WAY = 40
 # Seconds without a packet after which the broker forgets a client, in the test where clients vanish. They must
@@ -41,14 +46,21 @@ class OwnNetwork(unittest.TestCase):
         self.site = Site()
         self.addCleanup(self.site.close)
 
-    def start_broker(self, settings=""):
+    def start_broker(self, settings="", address=BROKER):
         # More workers than one, or a packet from a new address could not come to the wrong one.
         settings = (
             f'[server]\nworkers = 4\n[auth]\nallow_anonymous = "always"\n'
-            f'[tls]\nnames = ["{BROKER}", "{ROUTER_INSIDE}"]\n{settings}'
+            f'[tls]\nnames = ["{BROKER}", "{ELSEWHERE}", "{ROUTER_INSIDE}", "{NAME}"]\n{settings}'
         )
-        self.broker = Broker(settings, prefix=self.site.inside("broker"), addresses={"quic": BROKER})
+        self.broker = Broker(settings, prefix=self.site.inside("broker"), addresses={"quic": address})
         self.addCleanup(self.broker.close)
+
+    def move_broker(self):
+        """Its host gets another address and loses the old one."""
+        self.site.address("router", "broker", "10.66.5.1")
+        self.site.address("broker", "wire", ELSEWHERE)
+        self.site.address("broker", "wire", BROKER, "delete")
+        self.site.route("broker", "10.66.5.1")
 
     def run_on(self, host: str, *command: str) -> subprocess.Popen:
         """A program that ends with the test at the latest."""
@@ -78,8 +90,8 @@ class OwnNetwork(unittest.TestCase):
 
 
 class Migration(OwnNetwork):
-    def start_clients(self, server: str, port: int):
-        url = f"quic://{server}:{port}"
+    def start_clients(self, *urls: str):
+        """A subscriber that connects to the first of these URLs, and publishers that connect to the last."""
         # Who only listens learns of a change when it speaks next: after this many seconds of silence.
         common = ["--cafile", self.broker.ca, "-k", "4", "-q"]
         self.got = {"1": [], "2": []}
@@ -88,11 +100,11 @@ class Migration(OwnNetwork):
             topic, payload = line.split(" ", 1)
             self.got[topic.removeprefix("move/")].append(payload)
 
-        sub = self.run_on("client", binary(), "sub", url, *common, "2", "-t", "move/+", "-v")
+        sub = self.run_on("client", binary(), "sub", urls[0], *common, "2", "-t", "move/+", "-v")
         on_lines(sub, take)
         eventually("the subscription", lambda: self.metric("subscriptions") == 1)
         self.publishers = [
-            self.run_on("client", binary(), "pub", url, *common, qos, "-t", f"move/{qos}", "-l") for qos in self.got
+            self.run_on("client", binary(), "pub", urls[-1], *common, qos, "-t", f"move/{qos}", "-l") for qos in self.got
         ]
         self.sent = []
 
@@ -126,7 +138,7 @@ class Migration(OwnNetwork):
         words = [f"{ROUTER_INSIDE}:14567", f"{BROKER}:{self.broker.ports['quic']}", ROUTER_OUTSIDE[0]]
         nat = self.run_on("router", sys.executable, NAT, *words)
         self.assertEqual(nat.stdout.readline(), "ready\n")
-        self.start_clients(ROUTER_INSIDE, 14567)
+        self.start_clients(f"quic://{ROUTER_INSIDE}:14567")
         for outside in (ROUTER_OUTSIDE[1], ROUTER_OUTSIDE[0]):
             self.publish_phase()
             nat.stdin.write(outside + "\n")
@@ -136,7 +148,7 @@ class Migration(OwnNetwork):
 
     def test_the_clients_host_gets_another_address_mid_flow(self):
         self.start_broker()
-        self.start_clients(BROKER, self.broker.ports["quic"])
+        self.start_clients(f"quic://{BROKER}:{self.broker.ports['quic']}")
         self.publish_phase()
         before = CLIENT
         for after, gateway in (("10.66.3.2", "10.66.3.1"), ("10.66.4.2", "10.66.4.1")):
@@ -147,6 +159,25 @@ class Migration(OwnNetwork):
             before = after
             self.publish_phase()
         self.finish(2, ["10.66.3.2", "10.66.4.2"])
+
+    def test_the_brokers_host_gets_another_address_mid_flow(self):
+        self.start_broker(address="0.0.0.0")
+        port = self.broker.ports["quic"]
+        hosts = pathlib.Path("/etc/netns", self.site.names["client"], "hosts")
+        hosts.parent.mkdir(parents=True)
+        self.addCleanup(shutil.rmtree, hosts.parent)
+        hosts.write_text(f"{BROKER} {NAME}\n")
+        # One knows a name, which moves, the others a second address.
+        self.start_clients(f"quic://{NAME}:{port}", f"quic://{BROKER}:{port},{ELSEWHERE}:{port}")
+        self.publish_phase()
+        hosts.write_text(f"{ELSEWHERE} {NAME}\n")
+        since = time.monotonic()
+        self.move_broker()
+        self.publish_phase()
+        took = time.monotonic() - since
+        self.assertLess(took, 2 * PATIENT, "the gap, and the messages after it")
+        self.finish(1, [])
+        self.assertRegex(self.log(), rf"to another address.*{ELSEWHERE}")
 
     def test_an_idle_client_moves_when_the_kernel_announces_another_address(self):
         self.start_broker()

@@ -1,12 +1,13 @@
-"""A gateway's connection upstream when its network changes: it moves with the address, and comes back with 0-RTT; what
-devices publish meanwhile arrives in order and once. The gateway is on the client's host of a network of the test's own."""
+"""A gateway's connection upstream when its network changes: it moves with its own address and the broker's, and comes back
+with 0-RTT; what devices publish meanwhile arrives in order and once. The gateway is on the client's host of a network of the test's own."""
 
+import time
 import unittest
 
 from broker import Broker, binary, eventually
-from namespaces import BROKER, CLIENT
+from namespaces import BROKER, CLIENT, ELSEWHERE
 from test_gateway import Publisher, Subscriber, figure
-from test_migration import OwnNetwork, on_lines
+from test_migration import PATIENT, OwnNetwork, on_lines
 
 MESSAGES = 50
 UP = '[[upstream.up]]\nfilter = "sensor/#"\nto_prefix = "site/"\n'
@@ -15,8 +16,9 @@ UP = '[[upstream.up]]\nfilter = "sensor/#"\nto_prefix = "site/"\n'
 class Moving(OwnNetwork):
     def setUp(self):
         super().setUp()
-        self.start_broker()
-        url = f"quic://{BROKER}:{self.broker.ports['quic']}"
+        self.start_broker(address="0.0.0.0")
+        port = self.broker.ports["quic"]
+        url = f"quic://{BROKER}:{port},{ELSEWHERE}:{port}"
         upstream = f'[upstream]\nurl = "{url}"\nfallback_port = 0\nca_file = "{self.broker.ca}"\nname = "gw"\nkeep_alive_s = 5\n{UP}'
         self.gateway = Broker(upstream, prefix=self.site.inside("client"))
         self.addCleanup(self.gateway.close)
@@ -73,6 +75,15 @@ class Moving(OwnNetwork):
             if self.figure("early_data_total") > 0:
                 return
         self.fail("it never came back with early data")
+
+    def test_it_follows_the_broker_to_another_address(self):
+        self.publish()
+        began = time.monotonic()
+        self.move_broker()
+        self.publish()
+        self.assertLess(time.monotonic() - began, 2 * PATIENT, "the gap, and the readings after it")
+        self.assertEqual(self.figure("connections_total"), 1, "it moved and did not connect again")
+        self.assertRegex(self.log(), rf"to another address.*{ELSEWHERE}")
 
 
 class OverTls(unittest.TestCase):

@@ -88,6 +88,13 @@ impl Addresses {
         self.elsewhere.as_ref().unwrap_or(&self.list[self.at])
     }
 
+    /// Returns all addresses, the one in use first.
+    pub(crate) fn urls(&self) -> Vec<BrokerUrl> {
+        let current = self.current();
+        let others = self.list.iter().filter(|url| *url != current);
+        [current].into_iter().chain(others).cloned().collect()
+    }
+
     /// Returns the number of addresses.
     pub(crate) fn count(&self) -> usize {
         self.list.len()
@@ -145,7 +152,8 @@ impl Addresses {
         self.at = (self.at + 1) % self.list.len();
     }
 
-    fn go_to(&mut self, url: BrokerUrl) {
+    /// Makes `url` the address in use.
+    pub(crate) fn go_to(&mut self, url: BrokerUrl) {
         match self.list.iter().position(|known| *known == url) {
             Some(at) => (self.at, self.elsewhere) = (at, None),
             None => self.elsewhere = Some(url),

@@ -109,6 +109,10 @@ pub struct PathStats {
     pub congestion_window_bytes: u64,
     /// Number of times the connection has moved to another address.
     pub migrations: u32,
+    /// The server's address.
+    pub server: Option<SocketAddr>,
+    /// Number of times the connection has moved to another address of the server, because it had become silent.
+    pub server_moves: u32,
     /// Streams open beside the control stream.
     pub data_streams: usize,
 }
@@ -126,6 +130,8 @@ impl PathStats {
             received_bytes: 0,
             congestion_window_bytes: 0,
             migrations: 0,
+            server: None,
+            server_moves: 0,
             data_streams: 0,
         }
     }

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use crate::driver::Candidate;
 use crate::error::Error;
 use crate::options::{Fallback, Options};
 use crate::quic::{QuicConnection, QuicDialer};
@@ -34,6 +36,10 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// Factor by which a connection may exceed the time limit while packets arrive.
 const MOST_LIMITS: u32 = 3;
+
+/// Longest time for resolving the names of a silent server, and the most addresses that are tried.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_PLACES: usize = 8;
 
 /// Longest time for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -237,12 +243,41 @@ impl Dialer {
         });
         match staggered(attempts, NEXT_ADDRESS).await {
             Some(Ok((address, conn))) => {
-                *lock(&self.answered) = Some(address.ip());
+                self.answered_from(address.ip());
                 Ok(conn)
             }
             Some(Err(error)) => Err(fail(error)),
             None => Err(fail("the name has no address".to_owned())),
         }
+    }
+
+    /// The server has answered from this address: it is tried first from now on.
+    pub(crate) fn answered_from(&self, address: IpAddr) {
+        *lock(&self.answered) = Some(address);
+    }
+
+    /// The addresses of these servers, each name's in the resolver's order. Names that are not resolved in time are left
+    /// out.
+    pub(crate) async fn places(&self, urls: &[BrokerUrl]) -> Vec<Candidate> {
+        let lookups = urls.iter().map(async |url| {
+            let lookup = tokio::net::lookup_host((url.host.as_str(), url.port));
+            let found = tokio::time::timeout(LOOKUP_TIMEOUT, lookup).await.ok()?.ok()?;
+            Some(found.map(|address| (url.clone(), address)).collect::<Vec<_>>())
+        });
+        let found = join_all(lookups).await;
+        found.into_iter().flatten().flatten().take(MAX_PLACES).collect()
+    }
+
+    /// Dials these addresses over QUIC; the first to be answered wins.
+    pub(crate) async fn dial_places(
+        &self,
+        places: Vec<Candidate>,
+    ) -> Result<ServerConnection, Error> {
+        let attempts = places
+            .into_iter()
+            .map(async |(url, address)| self.dial_address(&url, address, false).await);
+        let first = staggered(attempts, NEXT_ADDRESS).await;
+        first.unwrap_or_else(|| Err("no address".to_owned())).map_err(Error::Lost)
     }
 
     async fn dial_address(

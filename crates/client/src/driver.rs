@@ -5,6 +5,8 @@
 //! which nothing more is read. Nothing is read either while the server does not read what it is answered. The machine
 //! makes all decisions of the protocol.
 
+mod moving;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ use crate::pending::{after_sockets, answer, answer_all, changed, lost, or_never}
 use crate::quic::{Change, QuicConnection};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
+pub(crate) use moving::Candidate;
+use moving::Moving;
 
 /// The interval at which a QUIC connection is checked for silence.
 const LOOK: Duration = Duration::from_secs(5);
@@ -86,6 +90,7 @@ struct Served {
     unflushed: bool,
     /// When to check for silence next.
     look_at: Instant,
+    moving: Moving,
     /// When the connection is given up, unless it is up by then.
     answer_by: Instant,
 }
@@ -97,8 +102,10 @@ enum Wake {
     Wrote(std::io::Result<usize>),
     Stream(Happened),
     /// The other transport was answered first, or has failed.
-    Rival(Result<ServerConnection, Error>),
+    Rival(Box<Result<ServerConnection, Error>>),
     Path(Change),
+    /// The addresses at which a silent server may be.
+    Places(Vec<Candidate>),
     /// The network of this machine changed.
     Network,
     Command(Command),
@@ -358,13 +365,14 @@ impl Driver {
             input: BytesMut::new(),
             unflushed: false,
             look_at: Instant::now() + LOOK,
+            moving: Moving::new(Instant::now()),
             answer_by: Instant::now() + self.patience(),
         }
     }
 
     /// Waits for the first event.
     async fn wait(&mut self, served: &mut Served, rival: &mut Option<Rival>) -> Wake {
-        let Served { conn, early, streams, input, unflushed, look_at, answer_by } = served;
+        let Served { conn, early, streams, input, unflushed, look_at, moving, answer_by } = served;
         let out = self.machine.output(CONTROL);
         let spread = self.options.streams != Streams::Single;
         // With streams, a blocked stream must not hold up others.
@@ -372,7 +380,7 @@ impl Driver {
         let waiting = !self.backlog.is_empty();
         let mut wake_at = self.wake_at(*answer_by);
         if conn.quic.is_some() {
-            wake_at = wake_at.min(*look_at);
+            wake_at = moving.deadline().into_iter().fold(wake_at.min(*look_at), Instant::min);
         }
         let reads = !waiting && self.machine.may_receive(CONTROL);
         input.reserve(READ_BYTES);
@@ -380,7 +388,7 @@ impl Driver {
         tokio::select! {
             biased;
             accepted = answer(early) => Wake::EarlyData(accepted),
-            other = or_never(rival) => Wake::Rival(other),
+            other = or_never(rival) => Wake::Rival(Box::new(other)),
             written = conn.writer.push(out), if *unflushed || !out.is_empty() => {
                 Wake::Wrote(written)
             }
@@ -391,6 +399,7 @@ impl Driver {
             read = conn.reader.read_buf(&mut room), if reads => Wake::Read(read),
             command = self.inbox.next(accepting) => Wake::Command(command),
             change = changed(&mut conn.quic) => Wake::Path(change),
+            places = moving.looked_up() => Wake::Places(places),
             () = self.network.changed(), if conn.quic.is_some() => Wake::Network,
             () = after_sockets(wake_at) => Wake::Time,
         }
@@ -403,7 +412,7 @@ impl Driver {
         served: &mut Served,
         rival: &mut Option<Rival>,
     ) -> Result<Option<ServerConnection>, Error> {
-        let Served { conn, early, streams, input, unflushed, look_at, answer_by } = served;
+        let Served { conn, early, streams, input, unflushed, look_at, moving, answer_by } = served;
         match wake {
             Wake::EarlyData(accepted) => {
                 (*early, *rival) = (None, None);
@@ -419,9 +428,10 @@ impl Driver {
             }
             Wake::Rival(other) => {
                 *rival = None;
-                if let Ok(winner) = other {
+                if let Ok(winner) = *other {
                     tracing::debug!(transport = winner.transport.scheme(), "answered first");
                     self.dialer.won(winner.transport);
+                    self.found_by_rival(&winner, moving);
                     return Ok(Some(winner));
                 }
             }
@@ -438,10 +448,12 @@ impl Driver {
                 if read.map_err(lost)? == 0 {
                     return Err(Error::Lost("the server closed it".to_owned()));
                 }
+                moving.arrivals.arrived(Instant::now());
                 self.read(CONTROL, input, conn).await?;
             }
             Wake::Command(command) => self.command(command),
-            Wake::Path(change) => self.path_changed(change, conn)?,
+            Wake::Path(change) => self.path_changed(change, served)?,
+            Wake::Places(places) => self.search_at(places, served, rival),
             Wake::Network => conn.quic.iter_mut().for_each(QuicConnection::follow),
             Wake::Time => {
                 if *look_at <= Instant::now() {
@@ -449,6 +461,7 @@ impl Driver {
                     conn.quic.iter_mut().for_each(QuicConnection::check_path);
                 }
                 self.time(*answer_by)?;
+                self.on_moving_deadline(served, rival);
             }
         }
         Ok(None)
@@ -480,20 +493,11 @@ impl Driver {
             stats.received_bytes = path.udp_rx.bytes;
             stats.congestion_window_bytes = path.path.cwnd;
             stats.migrations = quic.migrations;
+            stats.server = Some(quic.remote);
+            stats.server_moves = quic.server_moves;
             stats.data_streams = self.machine.open_streams();
         }
         stats
-    }
-
-    fn path_changed(&mut self, change: Change, conn: &mut ServerConnection) -> Result<(), Error> {
-        match change {
-            Change::Migrated(local) => self.backlog.push_back(Event::Migrated { local }),
-            Change::Gone => {
-                return Err(Error::Lost("the server's UDP port is closed".to_owned()));
-            }
-            Change::Doubt => conn.quic.iter_mut().for_each(QuicConnection::follow),
-        }
-        Ok(())
     }
 
     /// The server refused early data: sends everything again, on a new stream of the same connection.

@@ -18,6 +18,7 @@ mod network;
 mod options;
 mod pending;
 mod quic;
+mod search;
 mod socket;
 mod streams;
 mod tickets;

@@ -361,6 +361,14 @@ impl<P, R> Machine<P, R> {
         Ok(())
     }
 
+    /// Has the server show that it is there, unless it is asked already. Its answer is not waited for: the transport
+    /// notices a server that is silent.
+    pub(crate) fn ask_for_sign_of_life(&mut self) {
+        if self.phase == Phase::Up && self.flows[CONTROL].out.is_empty() {
+            Packet::Pingreq.encode(self.options.version, &mut self.flows[CONTROL].out);
+        }
+    }
+
     /// Writes whatever may be written, up to a bound.
     fn pump(&mut self) {
         match self.phase {

@@ -23,7 +23,8 @@ use crate::dial::ServerConnection;
 use crate::error::Error;
 use crate::network;
 use crate::options::Options;
-use crate::socket::{MAX_WAITING_EVENTS, Socket, SocketEvent};
+use crate::search::Unanswered;
+use crate::socket::{MAX_WAITING_EVENTS, Socket, SocketEvent, Wiring};
 use crate::tickets::{Losses, RoundTrip};
 
 /// Bytes that may be sent and not acknowledged. More does not help on slow links, and would delay later data.
@@ -62,20 +63,22 @@ pub(crate) struct QuicDialer {
 pub(crate) struct QuicConnection {
     pub(crate) connection: Connection,
     endpoint: Endpoint,
-    remote: SocketAddr,
+    /// The server's address.
+    pub(crate) remote: SocketAddr,
     /// The address from which datagrams are sent.
     local: IpAddr,
     events: mpsc::Receiver<SocketEvent>,
-    tell: mpsc::Sender<SocketEvent>,
+    wiring: Wiring,
     /// Resolves to whether the server accepted the early data, if there was any.
     pub(crate) early: Option<quinn::ZeroRttAccepted>,
     /// Nothing has been received from the server.
     pub(crate) unanswered: bool,
     /// Number of times the connection has moved to another socket and received packets there.
     pub(crate) migrations: u32,
+    /// Number of times it has moved to another address of the server.
+    pub(crate) server_moves: u32,
     silence: Silence,
     round_trip: RoundTrip,
-    copies: Option<SharedCopies>,
     losses: Losses,
 }
 
@@ -84,7 +87,7 @@ impl Drop for QuicConnection {
         // Before the first acknowledgement there is only an assumed round-trip time.
         if self.connection.stats().frame_rx.acks > 0 {
             self.round_trip.store(self.connection.rtt());
-            if let Some(copies) = &self.copies {
+            if let Some(copies) = &self.wiring.copies {
                 self.losses.store(self.local, Instant::now(), share(copies).loss());
             }
         }
@@ -110,6 +113,8 @@ pub(crate) enum Change {
     Gone,
     /// The path may have changed: see [`QuicConnection::follow`].
     Doubt,
+    /// The server does not answer.
+    Silent,
 }
 
 impl QuicDialer {
@@ -175,9 +180,10 @@ impl QuicDialer {
         let (tell, mut events) = mpsc::channel(MAX_WAITING_EVENTS);
         let now = Instant::now();
         let copies = self.copies.then(|| Arc::new(Mutex::new(Copies::new(now, 0.0))));
-        let socket =
-            Socket::new(remote, false, tell.clone(), Arc::clone(&self.heard), copies.clone());
-        let socket = socket.map_err(|error| text(&error))?;
+        let (heard, unanswered) = (Arc::clone(&self.heard), Arc::new(Unanswered::new(now)));
+        let wiring = Wiring { named: remote, events: tell, heard, unanswered, copies };
+        let socket = Socket::new(remote, false, wiring.clone()).map_err(|error| text(&error))?;
+        let copies = wiring.copies.as_ref();
         let mut config = EndpointConfig::default();
         // Its socket belongs to this connection alone, so packets to it need no connection ID: eight bytes less each,
         // and no NEW_CONNECTION_ID frames.
@@ -186,11 +192,11 @@ impl QuicDialer {
         let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, runtime);
         let endpoint = endpoint.map_err(|error| text(&error))?;
         let local = endpoint.local_addr().map_err(|error| text(&error))?.ip();
-        if let Some(copies) = &copies {
+        if let Some(copies) = copies {
             *share(copies) = Copies::new(now, self.losses.to_expect(local, now));
         }
         let mut quic = self.config.clone();
-        quic.transport_config(Arc::new(self.transport(copies.as_ref())?));
+        quic.transport_config(Arc::new(self.transport(copies)?));
         let connecting = endpoint.connect_with(quic, remote, host).map_err(|error| text(&error))?;
         let (connection, early) = match if early { connecting.into_0rtt() } else { Err(connecting) }
         {
@@ -203,13 +209,13 @@ impl QuicDialer {
             remote,
             local,
             events,
-            tell,
+            wiring,
             unanswered: early.is_some(),
             early,
             migrations: 0,
+            server_moves: 0,
             silence: Silence::default(),
             round_trip: self.round_trip.clone(),
-            copies,
             losses: self.losses.clone(),
         };
         conn.open().await
@@ -280,6 +286,7 @@ impl QuicConnection {
                 }
                 Some(SocketEvent::Refused(_)) => {}
                 Some(SocketEvent::Unreachable) => return Change::Doubt,
+                Some(SocketEvent::Silent) => return Change::Silent,
                 // This connection holds a sender itself.
                 None => std::future::pending().await,
             }
@@ -296,7 +303,7 @@ impl QuicConnection {
 
     /// Copies that were sent, see [`Options::copies`].
     pub(crate) fn copied(&self) -> Copied {
-        self.copies.as_ref().map_or_else(Copied::default, |copies| share(copies).copied())
+        self.wiring.copies.as_ref().map_or_else(Copied::default, |copies| share(copies).copied())
     }
 
     /// To be called every few seconds: moves once when the server stays silent although it was sent
@@ -317,26 +324,42 @@ impl QuicConnection {
         self.follow();
     }
 
+    /// Time since the first datagram that nothing answers.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        self.wiring.unanswered.silence(now)
+    }
+
+    /// Acknowledgements received.
+    pub(crate) fn acks(&self) -> u64 {
+        self.connection.stats().frame_rx.acks
+    }
+
     /// Moves to a new socket; the connection follows by migration.
     pub(crate) fn rebind(&mut self) {
-        let copies = self.copies.clone();
-        let moved = Socket::new(self.remote, true, self.tell.clone(), Arc::default(), copies)
-            .and_then(|socket| {
-                self.endpoint.rebind_abstract(socket)?;
-                self.endpoint.local_addr()
-            });
-        match moved {
-            Ok(address) => {
-                self.local = address.ip();
-                if let Some(copies) = &self.copies {
-                    share(copies).forget(Instant::now());
-                }
-            }
-            Err(error) => tracing::warn!(%error, "cannot move to a new socket"),
+        if let Err(error) = self.move_to(self.remote, false) {
+            tracing::warn!(%error, "cannot move to a new socket");
         }
+    }
+
+    /// Moves to a new socket that sends to `remote`, where the server has to have the keys of this connection. With
+    /// `is_trial`, nothing that comes from there ends the server's silence.
+    pub(crate) fn move_to(&mut self, remote: SocketAddr, is_trial: bool) -> std::io::Result<()> {
+        let socket = Socket::new(remote, true, self.wiring.clone())?;
+        self.wiring.unanswered.set_trial(is_trial);
+        self.endpoint.rebind_abstract(socket)?;
+        (self.local, self.remote) = (self.endpoint.local_addr()?.ip(), remote);
+        if let Some(copies) = &self.wiring.copies {
+            share(copies).forget(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// The server has shown that it is where the connection has moved to.
+    pub(crate) fn settle(&self) {
+        self.wiring.unanswered.set_trial(false);
     }
 }
 
 #[cfg(test)]
 #[path = "quic_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -47,7 +47,7 @@ struct World {
 }
 
 /// The transport configuration of a client with these options, and the certificate that it trusts.
-fn configs() -> (quinn_proto::ClientConfig, ServerConfig) {
+pub(crate) fn configs() -> (quinn_proto::ClientConfig, ServerConfig) {
     let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = issued.signing_key.serialize_der().try_into().unwrap();
     let certificate = issued.cert.der().clone();

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use fulmar_congestion::copies::SharedCopies;
 use quinn::udp::{RecvMeta, Transmit, UdpSocketState};
@@ -22,6 +23,7 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::sync::mpsc;
 
+use crate::search::Unanswered;
 use repeats::{Repeats, Resend};
 
 /// Events that may wait for their reader; further ones add nothing and are dropped.
@@ -37,18 +39,33 @@ pub(crate) enum SocketEvent {
     Unreachable,
     /// The server has answered on a socket to which the connection moved.
     Moved(SocketAddr),
+    /// Several datagrams were sent, and nothing was received for some time.
+    Silent,
+}
+
+/// State that the sockets of one connection share.
+#[derive(Clone, Debug)]
+pub(crate) struct Wiring {
+    /// The server's address in quinn's view, which stays when the server's address changes.
+    pub(crate) named: SocketAddr,
+    pub(crate) events: mpsc::Sender<SocketEvent>,
+    /// Set whenever something is received.
+    pub(crate) heard: Arc<AtomicBool>,
+    pub(crate) unanswered: Arc<Unanswered>,
+    /// Decides which datagrams are sent again.
+    pub(crate) copies: Option<SharedCopies>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Socket {
     io: tokio::net::UdpSocket,
     state: UdpSocketState,
-    events: mpsc::Sender<SocketEvent>,
+    /// The server's address.
+    remote: SocketAddr,
+    wiring: Wiring,
     refused: AtomicU32,
     /// The connection has moved to this socket, and nothing was received on it yet.
     unconfirmed: AtomicBool,
-    /// Set whenever something is received.
-    heard: Arc<AtomicBool>,
     repeats: Option<Repeats>,
 }
 
@@ -64,32 +81,25 @@ pub(crate) fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl Socket {
-    /// A new socket to `remote`; `moved` if a connection moves to it. `heard` is set whenever something is received, and
-    /// `copies` says what is sent again.
-    pub(crate) fn new(
-        remote: SocketAddr,
-        moved: bool,
-        events: mpsc::Sender<SocketEvent>,
-        heard: Arc<AtomicBool>,
-        copies: Option<SharedCopies>,
-    ) -> io::Result<Arc<Socket>> {
+    /// A new socket to `remote`; `moved` if a connection moves to it.
+    pub(crate) fn new(remote: SocketAddr, moved: bool, wiring: Wiring) -> io::Result<Arc<Socket>> {
         let socket = connected(remote)?;
         socket.set_nonblocking(true)?;
         let state = UdpSocketState::new((&socket).into())?;
         let io = tokio::net::UdpSocket::from_std(socket)?;
         let (refused, unconfirmed) = (AtomicU32::new(0), AtomicBool::new(moved));
         Ok(Arc::new_cyclic(|own| {
-            let repeats = copies.map(|copies| {
+            let repeats = wiring.copies.clone().map(|copies| {
                 let own: Weak<Socket> = Weak::clone(own);
                 Repeats::new(copies, own, !moved)
             });
-            Socket { io, state, events, refused, unconfirmed, heard, repeats }
+            Socket { io, state, remote, wiring, refused, unconfirmed, repeats }
         }))
     }
 
     fn report(&self, event: SocketEvent) {
         // Full: the owner has enough events. Closed: the owner is gone.
-        let _ = self.events.try_send(event);
+        let _ = self.wiring.events.try_send(event);
     }
 
     fn note(&self, error: &io::Error) {
@@ -110,12 +120,14 @@ impl Socket {
     }
 
     fn try_once(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), transmit))
+        let transmit = Transmit { destination: self.remote, ..transmit.clone() };
+        self.io.try_io(Interest::WRITABLE, || self.state.try_send((&self.io).into(), &transmit))
     }
 
     fn heard(&self) {
         self.refused.store(0, Ordering::Relaxed);
-        self.heard.store(true, Ordering::Relaxed);
+        self.wiring.heard.store(true, Ordering::Relaxed);
+        self.wiring.unanswered.heard();
         self.repeats.iter().for_each(Repeats::heard);
         if self.unconfirmed.swap(false, Ordering::Relaxed)
             && let Ok(address) = self.io.local_addr()
@@ -157,6 +169,9 @@ impl AsyncUdpSocket for Socket {
                     if let Some(repeats) = &self.repeats {
                         repeats.sent(transmit);
                     }
+                    if self.wiring.unanswered.sent(Instant::now) {
+                        self.report(SocketEvent::Silent);
+                    }
                     return Ok(());
                 }
             }
@@ -179,6 +194,7 @@ impl AsyncUdpSocket for Socket {
             match received {
                 Ok(count) => {
                     self.heard();
+                    meta[..count].iter_mut().for_each(|meta| meta.addr = self.wiring.named);
                     return Poll::Ready(Ok(count));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -234,7 +250,18 @@ impl UdpPoller for Writable {
 mod tests {
     use super::*;
     use std::future::poll_fn;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+
+    impl Wiring {
+        pub(super) fn of_test(
+            named: SocketAddr,
+            events: mpsc::Sender<SocketEvent>,
+            copies: Option<SharedCopies>,
+        ) -> Wiring {
+            let (heard, unanswered) = (Arc::default(), Arc::new(Unanswered::new(Instant::now())));
+            Wiring { named, events, heard, unanswered, copies }
+        }
+    }
 
     fn transmit(destination: SocketAddr) -> Transmit<'static> {
         Transmit { destination, ecn: None, contents: b"x", segment_size: None, src_ip: None }
@@ -246,7 +273,7 @@ mod tests {
         let remote = peer.local_addr().unwrap();
         drop(peer);
         let (events, mut told) = mpsc::channel(MAX_WAITING_EVENTS);
-        let socket = Socket::new(remote, true, events, Arc::default(), None).unwrap();
+        let socket = Socket::new(remote, true, Wiring::of_test(remote, events, None)).unwrap();
         socket.io.writable().await.unwrap();
         // The refusal of one datagram is reported when the next is sent; loopback may take some time.
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -244,7 +244,7 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::time::timeout;
 
-    use super::super::{MAX_WAITING_EVENTS, Socket, SocketEvent};
+    use super::super::{MAX_WAITING_EVENTS, Socket, SocketEvent, Wiring};
     use super::*;
     use quinn::AsyncUdpSocket;
 
@@ -258,8 +258,8 @@ mod tests {
         let copies = Arc::new(Mutex::new(Copies::new(Instant::now(), 0.2)));
         let (events, told) = mpsc::channel(MAX_WAITING_EVENTS);
         // Of a connection that has moved: it has no first flights.
-        let socket =
-            Socket::new(remote, true, events, Arc::default(), Some(Arc::clone(&copies))).unwrap();
+        let wiring = Wiring::of_test(remote, events, Some(Arc::clone(&copies)));
+        let socket = Socket::new(remote, true, wiring).unwrap();
         (socket, copies, told)
     }
 

@@ -1,9 +1,8 @@
 //! QUIC (RFC 9000) for a worker: quinn-proto's state machines, driven by the worker's own loop.
 //!
-//! There is no task and no lock a connection: datagrams are read in batches, each touched
-//! connection is asked once a turn for what it has to send, and everything a connection holds when
-//! idle is in [`conn::QuicConn`]. `steering` keeps a connection with its worker when the client's
-//! address changes; `conn` translates between streams and the broker core.
+//! There is no task and no lock a connection: datagrams are read in batches, each touched connection is asked once a turn
+//! for what it has to send, and everything a connection holds when idle is in [`conn::QuicConn`]. `steering` keeps a
+//! connection with its worker when the client's address changes; `conn` translates between streams and the broker core.
 
 mod admission;
 mod config;
@@ -14,6 +13,7 @@ mod initial_rtt;
 mod losses;
 mod peek;
 mod pieces;
+mod sending;
 mod server_id;
 mod silence;
 mod socket;
@@ -47,10 +47,11 @@ use crate::connection::Io;
 use crate::error::StartError;
 use crate::tls::ClientAuth;
 use admission::Admission;
-use conn::{Arrival, Proof, QuicConn, Sending, Setup, UnvalidatedPath};
-use copies::{ConnCopies, Waiting};
+use conn::{Arrival, Proof, QuicConn};
+use copies::Waiting;
 use initial_rtt::ByRoundTrip;
 use peek::FirstPacket;
+use sending::{Out, transmit};
 use socket::{Datagram, Socket};
 pub(crate) use steering::EndpointSlot;
 use steering::FirstCid;
@@ -134,9 +135,9 @@ impl QuicShard {
         let first_cid = FirstCid::default();
         let endpoint_config = settings.endpoint(place.index, place.workers, first_cid.clone());
         let endpoint_config = Arc::new(endpoint_config);
-        let allow_mtud = !socket.may_fragment();
+        let mtud = !socket.may_fragment();
         Ok(QuicShard {
-            endpoint: Endpoint::new(endpoint_config, Some(Arc::clone(&server)), allow_mtud, None),
+            endpoint: Endpoint::new(endpoint_config, Some(Arc::clone(&server)), mtud, None),
             first_cid,
             socket,
             settings: settings.clone(),
@@ -246,7 +247,7 @@ impl QuicShard {
                     return;
                 };
                 conn.heard(now);
-                conn.receive(event, Arrival { remote, length, first }, now);
+                conn.receive(event, Arrival { remote, local_ip, length, first }, now);
                 self.drive(io, handle.0, now);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -274,8 +275,7 @@ impl QuicShard {
 
     fn on_incoming(&mut self, io: &mut Io, incoming: Incoming, length: usize, now: Instant) {
         let peer = incoming.remote_address();
-        // The core counts those that have a control stream; here all count, or clients that never
-        // open one would be bounded only by their deadline.
+        // The core counts those that have a control stream; here all count, or only their deadline bounded the others.
         let full = self.handshakes >= self.settings.max_handshakes
             || self.open >= io.shard.broker().limits().max_connections;
         if self.closing || full {
@@ -290,12 +290,12 @@ impl QuicShard {
                 self.handshakes >= self.settings.retry_above || self.admission.is_pressed(now)
             }
         };
+        // A token of an earlier connection saves the round trip (RFC 9000 8.1.3).
         let is_proven = incoming.remote_address_validated();
         if is_proven {
             self.admission.proven(now);
         }
         self.scratch.clear();
-        // A token of an earlier connection is proof already, and saves the round trip (RFC 9000 8.1.3).
         if wants_proof && !is_proven && incoming.may_retry() {
             match self.endpoint.retry(incoming, &mut self.scratch) {
                 Ok(transmit) => {
@@ -464,6 +464,7 @@ impl QuicShard {
                 scratch: &mut self.scratch,
                 copies: copies.as_deref_mut().map(|copies| (copies, &mut self.copies)),
                 setup: setup.as_deref_mut(),
+                own_ip: conn.own_ip.as_deref().copied(),
                 now,
             };
             let mut send = |inner: &mut Connection| {
@@ -539,61 +540,4 @@ impl QuicShard {
             }
         }
     }
-}
-
-/// Where a connection's datagrams go.
-struct Out<'a> {
-    socket: &'a mut Socket,
-    scratch: &'a mut Vec<u8>,
-    copies: Option<(&'a mut ConnCopies, &'a mut Waiting)>,
-    setup: Option<&'a mut Setup>,
-    now: Instant,
-}
-
-impl Out<'_> {
-    fn send(&mut self, inner: &Connection, transmit: &Transmit, is_validated: bool) {
-        let datagram = &self.scratch[..transmit.size];
-        self.socket.send(transmit, datagram);
-        if let Some(setup) = &mut self.setup {
-            setup.sent(inner, transmit, datagram, self.now);
-        }
-        if let Some((copies, waiting)) = &mut self.copies {
-            // What ends a connection is said again when the client asks.
-            let is_validated = is_validated && !inner.is_closed();
-            waiting.sent(copies, transmit, datagram, is_validated, self.now);
-        }
-    }
-}
-
-/// Puts everything a connection has to send, and may, on the wire; false when the kernel is full.
-fn transmit(
-    inner: &mut Connection,
-    unvalidated: &mut Option<Box<UnvalidatedPath>>,
-    out: &mut Out<'_>,
-) -> bool {
-    while !out.socket.is_blocked() {
-        out.scratch.clear();
-        let most = out.socket.max_segments();
-        let room = unvalidated.as_ref().map(|path| path.room(inner, most));
-        let unused = room.as_ref().map_or(0, |room| room.unused);
-        let datagrams = room.map_or(most, |room| room.datagrams);
-        if datagrams == 0 {
-            // Continues when the next datagram from the client arrives.
-            return true;
-        }
-        let resize = |unused| unvalidated.iter().for_each(|path| path.resize(unused));
-        resize(unused);
-        let built = inner.poll_transmit(out.now, datagrams, out.scratch);
-        resize(0);
-        let Some(mut transmit) = built else { return true };
-        transmit.size -= unused;
-        let is_validated = unvalidated.is_none();
-        match unvalidated.as_mut().map(|unvalidated| unvalidated.sending(inner, &transmit)) {
-            None | Some(Sending::Allowed) => {}
-            Some(Sending::Nowhere) => continue,
-            Some(Sending::Proven) => *unvalidated = None,
-        }
-        out.send(inner, &transmit, is_validated);
-    }
-    false
 }

@@ -13,6 +13,7 @@ mod setup;
 mod stream;
 mod unvalidated;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -81,6 +82,8 @@ pub(crate) struct QuicConn {
     next_stats: Option<Instant>,
     unread: Unread,
     last_remote: std::net::SocketAddr,
+    /// This machine's address to which the client sends now, if that has changed. Few connections need it.
+    pub(in crate::quic) own_ip: Option<Box<IpAddr>>,
     /// The path to an address of the client that is not validated.
     pub(in crate::quic) unvalidated: Option<Box<UnvalidatedPath>>,
     /// Copies of what it sends, once something was lost, and when that was last looked at.
@@ -137,6 +140,7 @@ impl QuicConn {
             next_stats: None,
             unread: Unread::default(),
             last_remote,
+            own_ip: None,
             unvalidated,
             copies: settings
                 .copies

@@ -5,7 +5,7 @@
 //! challenge of 1200 bytes. So this module decides what may be sent, and makes packets small enough: a client whose
 //! router has forgotten it says little, such as PINGREQ, and is challenged at once by a packet that is not much larger.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use quinn_proto::{Connection, ConnectionEvent, FrameStats, Transmit};
@@ -34,6 +34,8 @@ pub(in crate::quic) enum Proof {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::quic) struct Arrival {
     pub(in crate::quic) remote: SocketAddr,
+    /// This machine's address to which it was sent, if that is known.
+    pub(in crate::quic) local_ip: Option<IpAddr>,
     /// Length in bytes.
     pub(in crate::quic) length: usize,
     pub(in crate::quic) first: FirstPacket,
@@ -144,6 +146,10 @@ impl UnvalidatedPath {
 }
 
 impl QuicConn {
+    fn own_ip(&self) -> Option<IpAddr> {
+        self.own_ip.as_deref().copied().or(self.inner.local_ip())
+    }
+
     /// Receives a datagram.
     pub(in crate::quic) fn receive(
         &mut self,
@@ -151,9 +157,10 @@ impl QuicConn {
         arrival: Arrival,
         now: Instant,
     ) {
-        let Arrival { remote, length, first } = arrival;
+        let Arrival { remote, local_ip, length, first } = arrival;
         let before = self.inner.remote_address();
-        if self.unvalidated.is_none() && remote == before {
+        let is_own_new = local_ip.is_some() && local_ip != self.own_ip();
+        if self.unvalidated.is_none() && remote == before && !is_own_new {
             self.handle(event, remote, first, now);
             return;
         }
@@ -162,6 +169,11 @@ impl QuicConn {
         let stats = self.inner.stats();
         let is_clients = frames != count(&stats.frame_rx);
         let known = self.inner.remote_address();
+        if is_own_new && is_clients && known == remote {
+            // quinn-proto would answer from the address that the connection began with, which may be gone.
+            tracing::info!(peer = %remote, to = ?local_ip, "QUIC client follows this machine to another address");
+            self.own_ip = local_ip.map(Box::new);
+        }
         let is_this_path =
             self.unvalidated.as_ref().is_some_and(|unvalidated| unvalidated.address == remote);
         if !is_this_path {

@@ -1,0 +1,275 @@
+//! When a server counts as silent, and where a connection looks for it then. Sans-IO: `driver::moving` resolves names,
+//! moves the socket and dials.
+//!
+//! A server whose address has changed keeps its connections, because QUIC knows them by their identifiers and keys. RFC
+//! 9000 (section 9) lets a server announce one address at most. The other addresses of its name and the further ones of
+//! a list are as good: the user has named them, and only a server with the connection's keys can acknowledge a packet.
+//! Each is tried for some round trips. A new connection is dialled meanwhile, because another server may be there.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::options::Backoff;
+
+/// Datagrams and time without an answer that make a server silent: two probe timeouts (RFC 9002 section 6.2) of paths of
+/// up to 200 ms.
+const UNANSWERED: u32 = 3;
+const LEAST_SILENCE: Duration = Duration::from_millis(300);
+/// The silence also lasts this many round trips.
+const SILENT_ROUND_TRIPS: u32 = 2;
+
+/// The least time for the answer from one address; two round trips if they are longer.
+const LEAST_TRIAL: Duration = Duration::from_millis(200);
+/// Rounds of a search; each gives every address twice the time of the one before.
+const ROUNDS: u32 = 3;
+/// Time in which quinn decrypts what the socket has received.
+const DECRYPTED: Duration = Duration::from_millis(10);
+/// Waits between two searches, the first and the longest; half of each is random.
+const PAUSES: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
+
+/// Messages that arrive this often are expected to go on doing so.
+const STEADY: Duration = Duration::from_millis(500);
+/// The least pause in which a sign of life is asked for.
+const LEAST_PAUSE: Duration = Duration::from_millis(250);
+/// Arrivals that pay for one such question, how many are saved up at most, and how many there are at first: questions cost
+/// less than 1 % of a flow's bytes.
+const ARRIVALS: u32 = 64;
+const MAX_SAVED: u32 = 4 * ARRIVALS;
+const FIRST_SAVED: u32 = ARRIVALS / 2;
+
+/// Datagrams that a connection has sent since the server's last one. All its sockets share it.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    begun: Instant,
+    datagrams: AtomicU32,
+    /// When the first was sent, in ms from the beginning.
+    since_ms: AtomicU64,
+    /// Another address is tried: a datagram from there says nothing before it is decrypted.
+    is_trial: AtomicBool,
+}
+
+impl Unanswered {
+    pub(crate) fn new(now: Instant) -> Unanswered {
+        let (datagrams, since_ms) = (AtomicU32::new(0), AtomicU64::new(0));
+        Unanswered { begun: now, datagrams, since_ms, is_trial: AtomicBool::new(false) }
+    }
+
+    /// Counts a datagram; whether the server is silent. The clock is read only if that matters.
+    pub(crate) fn sent(&self, now: impl FnOnce() -> Instant) -> bool {
+        let before = self.datagrams.fetch_add(1, Relaxed);
+        if before == 0 {
+            let since = now().saturating_duration_since(self.begun);
+            self.since_ms.store(since.as_millis() as u64, Relaxed);
+            return false;
+        }
+        before + 1 >= UNANSWERED && self.silence(now()) >= LEAST_SILENCE
+    }
+
+    /// A datagram was received.
+    pub(crate) fn heard(&self) {
+        if !self.is_trial.load(Relaxed) {
+            self.datagrams.store(0, Relaxed);
+        }
+    }
+
+    /// Time since the first of several datagrams without an answer; zero if there are few.
+    pub(crate) fn silence(&self, now: Instant) -> Duration {
+        if self.datagrams.load(Relaxed) < UNANSWERED {
+            return Duration::ZERO;
+        }
+        let since = Duration::from_millis(self.since_ms.load(Relaxed));
+        now.saturating_duration_since(self.begun).saturating_sub(since)
+    }
+
+    pub(crate) fn set_trial(&self, is_trial: bool) {
+        self.is_trial.store(is_trial, Relaxed);
+        self.heard();
+    }
+}
+
+/// The pauses between arrivals. Clients that only receive would not notice a silent server before the next keep-alive.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    last: Instant,
+    /// The longest pause lately.
+    longest: Duration,
+    is_steady: bool,
+    saved: u32,
+}
+
+impl Arrivals {
+    pub(crate) fn new(now: Instant) -> Arrivals {
+        Arrivals { last: now, longest: Duration::ZERO, is_steady: false, saved: FIRST_SAVED }
+    }
+
+    pub(crate) fn arrived(&mut self, now: Instant) {
+        let gap = now.saturating_duration_since(self.last);
+        self.last = now;
+        self.is_steady = gap <= STEADY;
+        if self.is_steady {
+            self.longest = gap.max(self.longest * 63 / 64);
+            self.saved = (self.saved + 1).min(MAX_SAVED);
+        }
+    }
+
+    /// When to ask the server for a sign of life.
+    pub(crate) fn ask_at(&self) -> Option<Instant> {
+        let asks = self.is_steady && self.saved >= ARRIVALS;
+        asks.then(|| self.last + (self.longest * 2).max(LEAST_PAUSE))
+    }
+
+    pub(crate) fn asked(&mut self) {
+        self.is_steady = false;
+        self.saved -= ARRIVALS.min(self.saved);
+    }
+}
+
+/// The next step of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Nothing,
+    /// Moves the connection to this address.
+    Try(SocketAddr),
+    /// The server has answered from this address, to which the connection has moved.
+    Found(SocketAddr),
+    /// No address has answered; the connection is back at the first one.
+    Ended,
+}
+
+#[derive(Debug, Default)]
+enum Phase {
+    #[default]
+    Idle,
+    /// The addresses are being resolved.
+    Resolving,
+    Trying(Trial),
+}
+
+#[derive(Debug)]
+struct Trial {
+    /// The addresses to try, the last of them the one that has become silent.
+    addresses: Vec<SocketAddr>,
+    at: usize,
+    /// Time for each.
+    each: Duration,
+    rounds_left: u32,
+    until: Instant,
+    look_at: Instant,
+    /// Something came from the address.
+    heard: bool,
+    /// Acknowledgements received when it was first tried.
+    acks: u64,
+}
+
+impl Trial {
+    fn begin(&mut self, now: Instant, acks: u64) -> Step {
+        (self.until, self.look_at) = (now + self.each, now + self.each);
+        (self.heard, self.acks) = (false, acks);
+        Step::Try(self.addresses[self.at])
+    }
+}
+
+/// The searches of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    phase: Phase,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Search {
+    /// The server has been silent for this long; whether a search begins, for which addresses are to be resolved.
+    pub(crate) fn begins(&mut self, now: Instant, silence: Duration, round_trip: Duration) -> bool {
+        let is_idle = matches!(self.phase, Phase::Idle);
+        let is_long = silence >= (round_trip * SILENT_ROUND_TRIPS).max(LEAST_SILENCE);
+        let begins = is_idle && is_long && self.not_before.is_none_or(|at| at <= now);
+        if begins {
+            self.phase = Phase::Resolving;
+        }
+        begins
+    }
+
+    /// Tries `addresses`, the last of which is the silent one. `acks` is the number of acknowledgements received so far.
+    pub(crate) fn resolved(
+        &mut self,
+        addresses: Vec<SocketAddr>,
+        now: Instant,
+        round_trip: Duration,
+        acks: u64,
+    ) -> Step {
+        if addresses.len() < 2 {
+            return self.end(now);
+        }
+        let each = (round_trip * 2).max(LEAST_TRIAL);
+        let mut trial = Trial {
+            addresses,
+            at: 0,
+            each,
+            rounds_left: ROUNDS - 1,
+            until: now,
+            look_at: now,
+            heard: false,
+            acks,
+        };
+        let step = trial.begin(now, acks);
+        self.phase = Phase::Trying(trial);
+        step
+    }
+
+    /// A datagram came from the address that is tried.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        if let Phase::Trying(trial) = &mut self.phase {
+            trial.heard = true;
+            trial.look_at = trial.look_at.min(now + DECRYPTED);
+        }
+    }
+
+    /// When [`Search::on_deadline`] has something to do.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let Phase::Trying(trial) = &self.phase else { return None };
+        Some(trial.look_at)
+    }
+
+    pub(crate) fn on_deadline(&mut self, now: Instant, acks: u64) -> Step {
+        let Phase::Trying(trial) = &mut self.phase else { return Step::Nothing };
+        if now < trial.look_at {
+            return Step::Nothing;
+        }
+        if trial.heard && acks > trial.acks {
+            let found = trial.addresses[trial.at];
+            *self = Search::default();
+            return Step::Found(found);
+        }
+        if now < trial.until {
+            trial.look_at = trial.until.min(now + DECRYPTED);
+            return Step::Nothing;
+        }
+        // An acknowledgement on the socket before.
+        let is_back = acks > trial.acks;
+        let last = trial.addresses.len() - 1;
+        if trial.at == last {
+            if is_back || trial.rounds_left == 0 {
+                return self.end(now);
+            }
+            trial.rounds_left -= 1;
+            trial.each *= 2;
+        }
+        trial.at = if is_back { last } else { (trial.at + 1) % trial.addresses.len() };
+        trial.begin(now, acks)
+    }
+
+    /// Gives up for a while, which grows: 10,000 clients of a server that is off must not call for it at once.
+    pub(crate) fn end(&mut self, now: Instant) -> Step {
+        self.failures += 1;
+        let [first, longest] = PAUSES;
+        self.not_before = Some(now + Backoff { first, longest }.wait(self.failures));
+        self.phase = Phase::Idle;
+        Step::Ended
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+#[path = "search_tests.rs"]
+mod tests;
