@@ -65,6 +65,24 @@ fn a_client_behind_a_link_publishes_to_a_broker_on_this_machine() {
 }
 
 #[test]
+fn a_client_that_leaves_at_once_has_a_ticket_for_the_next_time() {
+    if !possible() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let broker = TestBroker::start();
+    let url = format!("quic://198.18.1.2:{}", broker.address("quic").port());
+    let own = own();
+    let program =
+        [own.as_str(), "lab", "message", &url, "--insecure", "--rest-ms", "0", "--count", "6"];
+    let program = [&program[..], &["--connection", "returning"]].concat();
+    let (output, _) = summary(folder.path(), &["--delay", "150ms"], &program);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let early = text.matches(r#""early_data":true"#).count();
+    assert_eq!(early, 6, "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn what_a_program_sent_last_still_arrives() {
     if !possible() {
         return;

@@ -128,6 +128,7 @@ impl ServerConnection {
                 }
             }
             if let Some(quic) = &self.quic {
+                quic.has_ticket().await;
                 quic.close().await;
             }
         };

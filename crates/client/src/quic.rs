@@ -55,6 +55,8 @@ pub(crate) struct QuicDialer {
     copies: bool,
     round_trip: RoundTrip,
     losses: Losses,
+    /// Other clients use the tickets, too.
+    shares_tickets: bool,
     /// A connection that is being made has received something.
     heard: Arc<AtomicBool>,
 }
@@ -80,6 +82,7 @@ pub(crate) struct QuicConnection {
     silence: Silence,
     round_trip: RoundTrip,
     losses: Losses,
+    shares_tickets: bool,
 }
 
 impl Drop for QuicConnection {
@@ -135,6 +138,7 @@ impl QuicDialer {
             copies: options.copies,
             round_trip: options.tickets.round_trip.clone(),
             losses: options.tickets.losses.clone(),
+            shares_tickets: options.tickets.tls.is_some(),
             heard: Arc::default(),
         })
     }
@@ -217,6 +221,7 @@ impl QuicDialer {
             silence: Silence::default(),
             round_trip: self.round_trip.clone(),
             losses: self.losses.clone(),
+            shares_tickets: self.shares_tickets,
         };
         conn.open().await
     }
@@ -261,6 +266,17 @@ impl QuicConnection {
     /// Datagrams sent so far.
     pub(crate) fn datagrams_sent(&self) -> u64 {
         self.connection.stats().udp_tx.datagrams
+    }
+
+    /// Waits for the ticket of the next connection, if there may be one that uses it. The server sends it when it has the end
+    /// of the handshake, with HANDSHAKE_DONE: a round trip after the answer to early data.
+    pub(crate) async fn has_ticket(&self) {
+        while self.shares_tickets
+            && self.connection.stats().frame_rx.handshake_done == 0
+            && self.connection.close_reason().is_none()
+        {
+            tokio::time::sleep(TURN).await;
+        }
     }
 
     /// Waits until more than this number of datagrams are sent: the task of the connection does so in its next turn.
