@@ -88,11 +88,10 @@ impl Addresses {
         self.elsewhere.as_ref().unwrap_or(&self.list[self.at])
     }
 
-    /// Returns all addresses, the one in use first.
+    /// Returns all addresses: the one in use, and the others in the order in which they are tried.
     pub(crate) fn urls(&self) -> Vec<BrokerUrl> {
-        let current = self.current();
-        let others = self.list.iter().filter(|url| *url != current);
-        [current].into_iter().chain(others).cloned().collect()
+        let (before, after) = self.list.split_at(self.at);
+        self.elsewhere.iter().chain(after).chain(before).cloned().collect()
     }
 
     /// Returns the number of addresses.

@@ -19,7 +19,8 @@ const LEAST_SILENCE: Duration = Duration::from_millis(300);
 /// The silence also lasts this many round trips.
 const SILENT_ROUND_TRIPS: u32 = 2;
 
-/// The least time for the answer from one address; two round trips if they are longer.
+/// The least time for the answer from one address; two round trips if they are longer. The same again if something came
+/// from there: a server may validate the client's new address before it acknowledges anything.
 const LEAST_TRIAL: Duration = Duration::from_millis(200);
 /// Rounds of a search; each gives every address twice the time of the one before.
 const ROUNDS: u32 = 3;
@@ -220,6 +221,7 @@ impl Search {
     /// A datagram came from the address that is tried.
     pub(crate) fn heard(&mut self, now: Instant) {
         if let Phase::Trying(trial) = &mut self.phase {
+            trial.until += if trial.heard { Duration::ZERO } else { trial.each };
             trial.heard = true;
             trial.look_at = trial.look_at.min(now + DECRYPTED);
         }
@@ -245,17 +247,21 @@ impl Search {
             trial.look_at = trial.until.min(now + DECRYPTED);
             return Step::Nothing;
         }
-        // An acknowledgement on the socket before.
-        let is_back = acks > trial.acks;
-        let last = trial.addresses.len() - 1;
-        if trial.at == last {
-            if is_back || trial.rounds_left == 0 {
-                return self.end(now);
+        let count = trial.addresses.len();
+        let next = if acks > trial.acks {
+            // A late answer from the address before, whose socket is still read.
+            trial.at + count - 1
+        } else {
+            if trial.at == count - 1 {
+                if trial.rounds_left == 0 {
+                    return self.end(now);
+                }
+                trial.rounds_left -= 1;
+                trial.each *= 2;
             }
-            trial.rounds_left -= 1;
-            trial.each *= 2;
-        }
-        trial.at = if is_back { last } else { (trial.at + 1) % trial.addresses.len() };
+            trial.at + 1
+        };
+        trial.at = next % count;
         trial.begin(now, acks)
     }
 

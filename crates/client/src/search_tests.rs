@@ -382,3 +382,21 @@ fn a_search_that_finds_nothing_ends_where_it_began_and_waits_longer_each_time() 
     }
     assert!(waits[0] <= PAUSES[0] + 100 * MS && waits[7] >= PAUSES[1] / 2, "{waits:?}");
 }
+
+#[test]
+fn a_late_answer_leads_back_to_the_address_before() {
+    let (mut now, mut search) = (Instant::now(), Search::default());
+    assert!(search.begins(now, LEAST_SILENCE, MS));
+    let addresses = vec![address(2), address(3), address(1)];
+    let mut step = search.resolved(addresses, now, MS, 7);
+    let mut tried = Vec::new();
+    for acks in [7, 8, 9, 9] {
+        if let Step::Try(address) = step {
+            tried.push(address);
+        }
+        now = search.deadline().unwrap();
+        step = search.on_deadline(now, acks);
+    }
+    // The first address had answered when the second was tried already.
+    assert_eq!(tried, [address(2), address(3), address(2), address(1)]);
+}

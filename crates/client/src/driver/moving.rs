@@ -16,9 +16,9 @@ use crate::quic::{Change, QuicConnection};
 use crate::search::{Arrivals, Search, Step};
 use crate::url::BrokerUrl;
 
-/// Time for the same connection before a new one is dialled: a fixed part, and at most as much again, at random, so that
-/// the clients of one server do not dial all at once.
-const OLD_FIRST: Duration = Duration::from_millis(400);
+/// Time for the same connection before a new one is dialled: up to a third more, at random, so that the clients of one server
+/// do not dial all at once.
+const OLD_FIRST: Duration = Duration::from_millis(900);
 /// Random time before addresses are resolved.
 const SPREAD: Duration = Duration::from_millis(100);
 
@@ -116,7 +116,7 @@ impl Driver {
         tracing::debug!(server = %quic.remote, others = places.len(), "the server is silent; looking for it elsewhere");
         let (dialer, limit, targets) = (Arc::clone(&self.dialer), self.patience(), places.clone());
         *rival = Some(Box::pin(async move {
-            sleep(OLD_FIRST.mul_f64(1.0 + fastrand::f64())).await;
+            sleep(OLD_FIRST.mul_f64(1.0 + fastrand::f64() / 3.0)).await;
             let dialled = timeout(limit, dialer.dial_places(targets)).await;
             dialled.unwrap_or_else(|_| Err(Error::Lost("no other address answers".to_owned())))
         }));
