@@ -213,8 +213,8 @@ impl EmulatedNetwork {
 }
 
 impl Network for EmulatedNetwork {
-    fn address(&self, host: &str) -> Option<IpAddr> {
-        self.emulator.host(self.id(host)?).ok()?.addresses().first().copied()
+    fn address(&self, host: &str, changes: u32) -> Option<IpAddr> {
+        Some(self.id(host)?.ipv4(changes).into())
     }
 
     fn free_port(&mut self, _host: &str) -> std::io::Result<u16> {

@@ -114,8 +114,8 @@ pub trait NetworkFactory: Sync {
 
 /// A network. Dropping it removes it.
 pub trait Network {
-    /// Address of a host of the plan.
-    fn address(&self, host: &str) -> Option<IpAddr>;
+    /// Address of a host of the plan, after it has changed this many times.
+    fn address(&self, host: &str, changes: u32) -> Option<IpAddr>;
 
     /// A TCP and UDP port that nothing on this host uses.
     ///
@@ -151,7 +151,7 @@ impl NetworkFactory for Loopback {
 }
 
 impl Network for Loopback {
-    fn address(&self, _host: &str) -> Option<IpAddr> {
+    fn address(&self, _host: &str, _changes: u32) -> Option<IpAddr> {
         Some(Ipv4Addr::LOCALHOST.into())
     }
 

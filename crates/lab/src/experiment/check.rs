@@ -10,7 +10,7 @@ use super::file::{
     Compare, Experiment, Figure, From, Goal, Link, Measure, Role, Shape, Suite, What, Where,
 };
 use super::value::Ordered;
-use super::{Cell, Template, find};
+use super::{Cell, Template, find, host_and_changes};
 use crate::network::NetworkFactory;
 use crate::words::no_such;
 
@@ -242,6 +242,7 @@ impl Check<'_> {
         let hosts = &self.experiment.hosts;
         let builtin = |name: &str| match name.split_once('.') {
             Some(("addr", host)) => {
+                let (host, _) = host_and_changes(host);
                 hosts.iter().any(|h| h.get_ref() == host).then(|| "10.0.0.1".to_owned())
             }
             Some(("port", _)) => Some("1".to_owned()),
@@ -252,6 +253,7 @@ impl Check<'_> {
             if message.contains("has no value") {
                 message.push_str(
                     "; known are the conditions, what `define` says for them, {addr.HOST}, \
+                     {addr.HOST.CHANGES}, \
                      {port.NAME}, {dir}, {fulmar}, {seed} and {repetition}",
                 );
             }

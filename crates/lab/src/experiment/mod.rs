@@ -20,7 +20,7 @@ pub use file::{
 };
 pub use value::{Level, Levels, Ordered, Pair};
 
-pub(crate) use template::Template;
+pub(crate) use template::{Template, host_and_changes};
 
 use crate::network::NetworkFactory;
 use error::Source;

@@ -62,6 +62,12 @@ impl Template {
     }
 }
 
+/// A host, and how often its address has changed: `broker.2` of `{addr.broker.2}`.
+pub(crate) fn host_and_changes(name: &str) -> (&str, u32) {
+    let numbered = name.rsplit_once('.').and_then(|(host, n)| Some((host, n.parse().ok()?)));
+    numbered.unwrap_or((name, 0))
+}
+
 /// Longest name of a placeholder in characters.
 const MAX_NAME: usize = 64;
 

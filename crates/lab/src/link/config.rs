@@ -134,6 +134,8 @@ pub struct LinkConfig {
     pub nat: Option<NatConfig>,
     /// When the first host's address changes.
     pub address_changes: Schedule,
+    /// Whether it is the second host's address that changes.
+    pub second_moves: bool,
 }
 
 impl LinkConfig {

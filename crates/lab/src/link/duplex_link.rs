@@ -81,7 +81,7 @@ impl Link {
     /// The configuration is impossible; see [`LinkConfig::check`].
     pub fn new(config: LinkConfig, seed: u64) -> Result<Link, ConfigError> {
         config.check()?;
-        let LinkConfig { up, down, nat, address_changes } = config;
+        let LinkConfig { up, down, nat, address_changes, second_moves: _ } = config;
         Ok(Link {
             directions: [SimplexLink::new(up), SimplexLink::new(down)],
             samplers: Direction::ALL.map(|direction| ImpairmentSampler::new(seed, direction)),

@@ -39,6 +39,7 @@ pub const SETTINGS: &[(&str, &str)] = &[
     ("nat-change", "what a rebinding changes: port (default) or address"),
     ("address-change-every", "interval at which the first host gets another address: 10s"),
     ("address-change-at", "times at which it does: 5s,12s"),
+    ("address-change-of", "host whose address changes: first (default) or second"),
     ("profile", "a named link to start from; see `fulmar lab link --list`"),
 ];
 
@@ -85,6 +86,9 @@ impl LinkConfig {
             }
             "address-change-every" => self.address_changes.every = parse_time(value)?,
             "address-change-at" => self.address_changes.at = list(value, parse_time)?,
+            "address-change-of" => {
+                self.second_moves = choice(value, &[("first", false), ("second", true)])?;
+            }
             _ => return Ok(false),
         }
         Ok(true)

@@ -113,6 +113,8 @@ pub struct Topology {
     gateway: Option<HostId>,
     seed: u64,
     links: Vec<(Ends, Link)>,
+    /// For each link, the host whose address changes.
+    moving: Vec<HostId>,
     /// Packets that cross no link, and refusals: due at once.
     immediate: std::collections::VecDeque<Event>,
 }
@@ -153,6 +155,7 @@ impl Topology {
             gateway: None,
             seed,
             links: Vec::new(),
+            moving: Vec::new(),
             immediate: std::collections::VecDeque::new(),
         })
     }
@@ -178,9 +181,18 @@ impl Topology {
         if !known || self.links.iter().any(|(other, _)| *other == ends || reversed(*other)) {
             return Err(ConfigError::new("link", "ends must be two hosts without a link so far"));
         }
+        let second = match ends {
+            Ends::Between(_, second) if config.second_moves => Some(second),
+            Ends::Access(_) if config.second_moves => {
+                let problem = "a link that does not join two hosts has no second one";
+                return Err(ConfigError::new("address-change-of", problem));
+            }
+            _ => None,
+        };
         let number = self.links.len();
         let link = Link::new(config, mix(self.seed ^ mix(number as u64)))?;
         self.links.push((ends, link));
+        self.moving.push(second.unwrap_or(ends.first()));
         Ok(number)
     }
 
@@ -283,9 +295,7 @@ impl Topology {
                 .min_by_key(|number| self.links[*number].1.deadline())?;
             // A deadline may be the beginning of a transmission, after which the link has no event yet; its next
             // deadline is later.
-            let (ends, link) = &mut self.links[number];
-            let ends = *ends;
-            match link.poll_event(now) {
+            match self.links[number].1.poll_event(now) {
                 None => {}
                 Some(Output::Arrive { at, packet, tag, .. }) => {
                     self.forward(at, Route::from_tag(tag), Some(number), packet);
@@ -298,7 +308,7 @@ impl Topology {
                     return Some(Event::Deliver { at, to: Route::from_tag(tag).from, packet });
                 }
                 Some(Output::AddressChange { at, ordinal }) => {
-                    let host = ends.first();
+                    let host = self.moving[number];
                     return Some(Event::AddressChange { at, host, changes: ordinal });
                 }
             }
@@ -422,12 +432,19 @@ mod tests {
 
     #[test]
     fn an_address_change_is_told_with_the_host() {
-        let mut topology = Topology::new(2, 1).unwrap();
-        let mut moving = LinkConfig::default();
-        moving.address_changes.every = SECOND;
-        topology.add_link(Ends::Between(HostId(1), HostId(0)), moving).unwrap();
-        let told = topology.poll_event(SECOND);
-        assert_eq!(told, Some(Event::AddressChange { at: SECOND, host: HostId(1), changes: 1 }));
-        assert_eq!((topology.poll_event(SECOND), topology.deadline()), (None, Some(2 * SECOND)));
+        for (second_moves, host) in [(false, HostId(1)), (true, HostId(0))] {
+            let mut topology = Topology::new(2, 1).unwrap();
+            let mut moving = LinkConfig { second_moves, ..LinkConfig::default() };
+            moving.address_changes.every = SECOND;
+            topology.add_link(Ends::Between(HostId(1), HostId(0)), moving.clone()).unwrap();
+            let told = topology.poll_event(SECOND);
+            assert_eq!(told, Some(Event::AddressChange { at: SECOND, host, changes: 1 }));
+            assert_eq!(
+                (topology.poll_event(SECOND), topology.deadline()),
+                (None, Some(2 * SECOND))
+            );
+            let alone = Topology::new(1, 1).unwrap().add_link(Ends::Access(HostId(0)), moving);
+            assert_eq!(alone.is_err(), second_moves);
+        }
     }
 }

@@ -17,7 +17,7 @@ use super::measure::{Record, measure_all};
 use super::process::{Event, Program, end_marked, new_mark, now_ns, usage};
 use super::program::find;
 use super::sample::Outcome;
-use crate::experiment::{Cell, Experiment, From, Role};
+use crate::experiment::{Cell, Experiment, From, Role, host_and_changes};
 use crate::network::{LinkPlan, Network, NetworkFactory, NetworkPlan, Observed};
 
 /// The interval at which the use of resources is recorded.
@@ -222,7 +222,10 @@ impl<'a> Stage<'a> {
     fn fill(&self, text: &str) -> Result<String, Trouble> {
         let task = self.task;
         let builtin = |name: &str| match name.split_once('.') {
-            Some(("addr", host)) => self.network.address(host).map(|address| address.to_string()),
+            Some(("addr", host)) => {
+                let (host, changes) = host_and_changes(host);
+                self.network.address(host, changes).map(|address| address.to_string())
+            }
             Some(("port", port)) => self.ports.borrow().get(port).map(u16::to_string),
             _ => match name {
                 "dir" => Some(task.folder.display().to_string()),

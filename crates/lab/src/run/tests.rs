@@ -32,8 +32,8 @@ impl NetworkFactory for Fake {
 }
 
 impl Network for FakeNetwork {
-    fn address(&self, host: &str) -> Option<IpAddr> {
-        Loopback.address(host)
+    fn address(&self, host: &str, changes: u32) -> Option<IpAddr> {
+        Loopback.address(host, changes)
     }
 
     fn free_port(&mut self, _host: &str) -> std::io::Result<u16> {
