@@ -17,8 +17,9 @@ from namespaces import BROKER, CLIENT, ELSEWHERE, ROUTER_INSIDE, ROUTER_OUTSIDE,
 
 # A name of the broker's host, which resolves to another address when that moves.
 NAME = "broker.test"
-# Seconds in which a client finds a broker that has moved.
-PATIENT = 2
+# Seconds in which clients find a broker that has moved, and what they publish then arrives, on a busy machine, too. Its silence
+# alone ended a connection after 26.
+PATIENT = 10
 MESSAGES_A_PHASE = 200
 UNDER_WAY = 40
 # Seconds without a packet after which the broker forgets a client, in the test where clients vanish. They must
@@ -175,7 +176,7 @@ class Migration(OwnNetwork):
         self.move_broker()
         self.publish_phase()
         took = time.monotonic() - since
-        self.assertLess(took, 2 * PATIENT, "the gap, and the messages after it")
+        self.assertLess(took, PATIENT, "the gap, and the messages after it")
         self.finish(1, [])
         self.assertRegex(self.log(), rf"to another address.*{ELSEWHERE}")
 
