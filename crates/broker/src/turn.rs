@@ -393,7 +393,8 @@ impl Turn {
         self.take_deferred();
         let was_behind = self.storage_is_behind();
         let is_awaited = self.waiters.back().is_some_and(|(turn, _)| *turn == self.number);
-        if !is_awaited && self.only_removes_deliveries() {
+        // Removals that wait count for the backlog.
+        if !is_awaited && !was_behind && self.only_removes_deliveries() {
             self.broker.storage().submit_removals(&mut self.batch);
             self.turn_handed_over();
         } else if self.batch_len() > 0 || is_awaited {

@@ -125,7 +125,7 @@ impl Inbox {
             chunk.weight += weight;
             ops = chunk.ops.len();
         }
-        if ops >= MANY_REMOVALS {
+        if ops >= MANY_REMOVALS.min(self.chunk_ops) {
             state.removals_due = None;
         }
         let wake = match state.asleep {
