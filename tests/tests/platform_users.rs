@@ -203,6 +203,62 @@ fn what_waits_for_a_removed_user_is_not_its_successors() {
 }
 
 #[test]
+fn sessions_of_a_removed_user_end_whether_connected_or_made_again_at_once() {
+    let broker = broker();
+    let add = ["user", "token", "gw-1", "--twin", "rural", "--role", "device"];
+    let sessions = || good(&broker, &["ctl", "sessions", "list", "--json"], "");
+    for makes_again in [false, true] {
+        let token = good(&broker, &add, "");
+        let url = format!("mqtt://{}", broker.address("mqtt"));
+        let topic = "fulmar/rural/command/gw-1/valve";
+        let mut command = fulmar();
+        command.args(["sub", &url, "-u", "gw-1", "-i", "gw", "-c", "-q", "1", "-t", topic]);
+        command.env("FULMAR_PASSWORD", &token).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        eventually("the gateway's session", || {
+            // The server may not have known it yet.
+            if child.try_wait().unwrap().is_some() {
+                child = command.spawn().unwrap();
+            }
+            sessions().contains("\"gw\"")
+        });
+        good(&broker, &["user", "remove", "gw-1"], "");
+        if makes_again {
+            good(&broker, &add, "");
+        }
+        eventually("the session to end", || !sessions().contains("\"gw\""));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_ban_of_a_name_is_of_the_platforms_user_if_only_it_has_that() {
+    let broker = broker();
+    let topic = "fulmar/rural/sensor/attic/radon";
+    let publishes = || publish(&broker, "5", ("ann", PASSWORD), topic).status.success();
+    eventually("the server to know the user", publishes);
+    good(&broker, &["ctl", "clients", "ban", "--user", "ann", "--for", "1h"], "");
+    assert!(!publishes());
+}
+
+#[test]
+fn no_token_expires_for_one_that_cannot_be_written_to_its_file() {
+    let broker = broker();
+    let good_token = good(&broker, &["user", "token", "ann"], "");
+    let folder = broker.data();
+    let folder = folder.to_str().unwrap();
+    for file in ["/nonexistent/token", folder] {
+        let mut command = fulmar();
+        command.args(["user", "token", "ann", "--rotate", "0", "--file", file, "--data", folder]);
+        assert!(!run(&mut command).status.success(), "{file}");
+    }
+    let topic = "fulmar/rural/sensor/attic/radon";
+    eventually("the token", || publish(&broker, "5", ("ann", &good_token), topic).status.success());
+    assert_eq!(good(&broker, &["user", "token", "ann", "--list"], "").lines().count(), 1);
+}
+
+#[test]
 fn rules_about_everything_are_not_about_the_platform() {
     let rules = ["%c/#", "%u%c/#", "+/rural/#", "#"]
         .map(|topic| format!("[[acl.rules]]\nallow = true\ntopic = {topic:?}\n"))

@@ -120,7 +120,10 @@ pub(crate) async fn add(
     Call(app, Operator(caller)): Call<Operator>,
     Json(new): Json<NewBan>,
 ) -> Result<(StatusCode, JsonBody<BanRow>), Problem> {
-    let (kind, value) = new.whom()?;
+    let (kind, mut value) = new.whom()?;
+    if kind == "user" {
+        value = app.broker.user_named(&value).text().into();
+    }
     if !(1..=MAX_FOR_S).contains(&new.for_s) {
         return Err(Problem::invalid("for_s", format!("expected 1 to {MAX_FOR_S} seconds")));
     }

@@ -135,6 +135,17 @@ pub fn write(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError
         .map_err(|source| file_error(path, source))
 }
 
+/// Checks that [`write()`] would find a place for a file, before what it is to contain takes effect.
+///
+/// # Errors
+/// It is a folder, or the system refuses.
+pub fn check_writable(path: &Path) -> Result<(), CertError> {
+    let new = temporary(path);
+    let is_folder = || io::Error::from(ErrorKind::IsADirectory);
+    let made = if path.is_dir() { Err(is_folder()) } else { File::create_new(&new).map(drop) };
+    made.and_then(|()| fs::remove_file(&new)).map_err(|source| file_error(path, source))
+}
+
 /// Like [`write()`], but never over a file that is there.
 ///
 /// # Errors

@@ -187,14 +187,14 @@ impl Account {
     }
 
     fn add_token(&mut self, token: DeviceToken, others_end_ms: Option<i64>) -> Result<(), Refused> {
-        self.tokens.retain(|other| other.is_good(token.created_ms));
-        if self.tokens.len() >= MAX_DEVICE_TOKENS {
-            return Err(Refused::TooManyDeviceTokens(self.tokens.len()));
-        }
         if let Some(end) = others_end_ms {
             for other in &mut self.tokens {
                 other.expires_ms = Some(other.expires_ms.map_or(end, |at| at.min(end)));
             }
+        }
+        self.tokens.retain(|other| other.is_good(token.created_ms));
+        if self.tokens.len() >= MAX_DEVICE_TOKENS {
+            return Err(Refused::TooManyDeviceTokens(self.tokens.len()));
         }
         self.tokens.push(token);
         Ok(())

@@ -215,7 +215,9 @@ pub enum Refused {
     #[error("there is no such token of this user")]
     DeviceTokenNotFound,
     /// It has as many device tokens as it may.
-    #[error("the user has {0} tokens, the maximum: revoke one first")]
+    #[error(
+        "the user has {0} tokens, the maximum: revoke one first, or expire them with --rotate 0"
+    )]
     TooManyDeviceTokens(usize),
     /// Nobody in the twin would have a role that somebody must have.
     #[error("this would leave the twin without an administrator; make another one first")]

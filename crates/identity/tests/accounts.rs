@@ -105,10 +105,12 @@ fn a_password_ends_sessions_and_leaves_tokens_and_a_removed_account_leaves_nothi
     }
     let many = change(&mut state, "ann", add("t18", None));
     assert_eq!(many, Err(Refused::TooManyDeviceTokens(16)));
+    change(&mut state, "ann", add("t18", Some(5))).unwrap();
+    assert_eq!(state.accounts()["ann"].tokens.len(), 1, "the others have ended");
     let unknown = change(&mut state, "ann", AccountChange::RevokeToken("t1".into()));
     assert_eq!(unknown, Err(Refused::DeviceTokenNotFound));
     state.apply(Command::DeleteAccount("ann".into())).unwrap();
-    assert!(state.account_with("t2").is_none());
+    assert!(state.account_with("t18").is_none());
 }
 
 #[test]

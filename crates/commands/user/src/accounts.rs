@@ -255,6 +255,10 @@ impl TokenArgs {
             eprintln!("{count} revoked");
             return Ok(());
         }
+        // Before the other tokens expire: nobody could use the new one without the file.
+        if let Some(path) = &self.file {
+            files::check_writable(path)?;
+        }
         if let Some((twin, role)) = self.twin.as_deref().zip(self.role) {
             self.join(accounts, twin, role)?;
         }

@@ -185,6 +185,10 @@ impl AccountCache {
             let (Row::Account(name, now), Row::Account(_, before)) = pair else { continue };
             match (now, before) {
                 (None, _) => drop(losers.insert(name.to_string(), Loss::Removed)),
+                // Removed and made again since the last look.
+                (Some(now), Some(before)) if now.created_ms != before.created_ms => {
+                    losers.insert(name.to_string(), Loss::Removed);
+                }
                 (Some(now), Some(before)) if now.has_less_than(before) => {
                     losers.insert(name.to_string(), Loss::Less);
                 }

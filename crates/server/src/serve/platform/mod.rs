@@ -114,10 +114,11 @@ impl Running {
         let broker = Arc::downgrade(broker);
         self.platform.on_loss(move |losers| {
             if let Some(broker) = broker.upgrade() {
-                broker.recheck_external_users(|user| losers.contains_key(user));
+                // First: a connection that is closed for less leaves its session.
                 broker.delete_sessions_of_external_users(|user| {
                     losers.get(user) == Some(&Loss::Removed)
                 });
+                broker.recheck_external_users(|user| losers.contains_key(user));
             }
         });
     }
