@@ -23,7 +23,7 @@ use crate::dial::ServerConnection;
 use crate::error::Error;
 use crate::network;
 use crate::options::Options;
-use crate::search::Unanswered;
+use crate::search::{Observed, Unanswered};
 use crate::socket::{MAX_WAITING_EVENTS, Socket, SocketEvent, Wiring};
 use crate::tickets::{Losses, RoundTrip};
 
@@ -340,14 +340,15 @@ impl QuicConnection {
         self.follow();
     }
 
-    /// Time since the first datagram that nothing answers.
-    pub(crate) fn silence(&self, now: Instant) -> Duration {
-        self.wiring.unanswered.silence(now)
-    }
-
-    /// Acknowledgements received.
-    pub(crate) fn acks(&self) -> u64 {
-        self.connection.stats().frame_rx.acks
+    /// The state of the connection for the search for its server.
+    pub(crate) fn observed(&self) -> Observed {
+        let now = Instant::now();
+        Observed {
+            now,
+            silence: self.wiring.unanswered.silence(now),
+            round_trip: self.connection.rtt(),
+            acks: self.connection.stats().frame_rx.acks,
+        }
     }
 
     /// Moves to a new socket; the connection follows by migration.

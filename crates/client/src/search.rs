@@ -126,6 +126,23 @@ impl Arrivals {
     }
 }
 
+/// The state of a connection at one time, as far as a search depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Observed {
+    pub(crate) now: Instant,
+    /// Time for which the server has been silent.
+    pub(crate) silence: Duration,
+    pub(crate) round_trip: Duration,
+    /// Number of acknowledgements received so far.
+    pub(crate) acks: u64,
+}
+
+impl Observed {
+    fn is_silent(&self) -> bool {
+        self.silence >= (self.round_trip * SILENT_ROUND_TRIPS).max(LEAST_SILENCE)
+    }
+}
+
 /// The next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -164,9 +181,10 @@ struct Trial {
 }
 
 impl Trial {
-    fn begin(&mut self, now: Instant, acks: u64) -> Step {
-        (self.until, self.look_at) = (now + self.each, now + self.each);
-        (self.heard, self.acks) = (false, acks);
+    fn begin(&mut self, observed: &Observed) -> Step {
+        let until = observed.now + self.each;
+        (self.until, self.look_at) = (until, until);
+        (self.heard, self.acks) = (false, observed.acks);
         Step::Try(self.addresses[self.at])
     }
 }
@@ -176,44 +194,51 @@ impl Trial {
 pub(crate) struct Search {
     phase: Phase,
     failures: u32,
-    not_before: Option<Instant>,
+    /// End of the last search without a result, the pause after it, and the acknowledgements received by then.
+    ended: Option<Instant>,
+    pause: Duration,
+    acks: u64,
 }
 
 impl Search {
-    /// The server has been silent for this long; whether a search begins, for which addresses are to be resolved.
-    pub(crate) fn begins(&mut self, now: Instant, silence: Duration, round_trip: Duration) -> bool {
-        let is_idle = matches!(self.phase, Phase::Idle);
-        let is_long = silence >= (round_trip * SILENT_ROUND_TRIPS).max(LEAST_SILENCE);
-        let begins = is_idle && is_long && self.not_before.is_none_or(|at| at <= now);
+    /// Whether a search begins, for which addresses are to be resolved.
+    pub(crate) fn begins(&mut self, observed: &Observed) -> bool {
+        if !matches!(self.phase, Phase::Idle) || !observed.is_silent() {
+            return false;
+        }
+        if observed.acks > self.acks {
+            // The server has answered since: this is another silence.
+            self.failures = 0;
+            self.pause = self.pause.min(PAUSES[0]);
+        }
+        let begins = self.ended.is_none_or(|at| at + self.pause <= observed.now);
         if begins {
             self.phase = Phase::Resolving;
         }
         begins
     }
 
-    /// Tries `addresses`, the last of which is the silent one. `acks` is the number of acknowledgements received so far.
-    pub(crate) fn resolved(
-        &mut self,
-        addresses: Vec<SocketAddr>,
-        now: Instant,
-        round_trip: Duration,
-        acks: u64,
-    ) -> Step {
-        if addresses.len() < 2 {
-            return self.end(now);
+    /// Tries `addresses`, the last of which is the silent one, unless the server has answered by now.
+    pub(crate) fn resolved(&mut self, addresses: Vec<SocketAddr>, observed: &Observed) -> Step {
+        if !observed.is_silent() {
+            self.phase = Phase::Idle;
+            return Step::Nothing;
         }
-        let each = (round_trip * 2).max(LEAST_TRIAL);
+        if addresses.len() < 2 {
+            return self.end(observed);
+        }
+        let (now, acks) = (observed.now, observed.acks);
         let mut trial = Trial {
             addresses,
             at: 0,
-            each,
+            each: (observed.round_trip * 2).max(LEAST_TRIAL),
             rounds_left: ROUNDS - 1,
             until: now,
             look_at: now,
             heard: false,
             acks,
         };
-        let step = trial.begin(now, acks);
+        let step = trial.begin(observed);
         self.phase = Phase::Trying(trial);
         step
     }
@@ -233,7 +258,8 @@ impl Search {
         Some(trial.look_at)
     }
 
-    pub(crate) fn on_deadline(&mut self, now: Instant, acks: u64) -> Step {
+    pub(crate) fn on_deadline(&mut self, observed: &Observed) -> Step {
+        let (now, acks) = (observed.now, observed.acks);
         let Phase::Trying(trial) = &mut self.phase else { return Step::Nothing };
         if now < trial.look_at {
             return Step::Nothing;
@@ -254,7 +280,7 @@ impl Search {
         } else {
             if trial.at == count - 1 {
                 if trial.rounds_left == 0 {
-                    return self.end(now);
+                    return self.end(observed);
                 }
                 trial.rounds_left -= 1;
                 trial.each *= 2;
@@ -262,14 +288,15 @@ impl Search {
             trial.at + 1
         };
         trial.at = next % count;
-        trial.begin(now, acks)
+        trial.begin(observed)
     }
 
     /// Gives up for a while, which grows: 10,000 clients of a server that is off must not call for it at once.
-    pub(crate) fn end(&mut self, now: Instant) -> Step {
+    fn end(&mut self, observed: &Observed) -> Step {
         self.failures += 1;
         let [first, longest] = PAUSES;
-        self.not_before = Some(now + Backoff { first, longest }.wait(self.failures));
+        self.pause = Backoff { first, longest }.wait(self.failures);
+        (self.ended, self.acks) = (Some(observed.now), observed.acks);
         self.phase = Phase::Idle;
         Step::Ended
     }

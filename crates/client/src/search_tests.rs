@@ -17,6 +17,11 @@ const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(100);
 const END: Duration = Duration::from_secs(30);
 
+/// A silence that is just long enough, on a short path.
+fn observed(now: Instant, acks: u64) -> Observed {
+    Observed { now, silence: LEAST_SILENCE, round_trip: MS, acks }
+}
+
 fn address(last: u8) -> SocketAddr {
     ([192, 0, 2, last], 1).into()
 }
@@ -265,17 +270,22 @@ impl World {
     fn search(&mut self) {
         let now = self.start + self.now;
         let (_, connection) = self.client.connection.as_mut().unwrap();
-        let (acks, rtt) = (connection.stats().frame_rx.acks, connection.rtt());
-        let mut step = self.search.on_deadline(now, acks);
+        let observed = Observed {
+            now,
+            silence: self.unanswered.silence(now),
+            round_trip: connection.rtt(),
+            acks: connection.stats().frame_rx.acks,
+        };
+        let mut step = self.search.on_deadline(&observed);
         if std::mem::take(&mut self.silent)
             && step == Step::Nothing
             && self.client.stream.is_some()
-            && self.search.begins(now, self.unanswered.silence(now), rtt)
+            && self.search.begins(&observed)
         {
             // Another address that nobody has, and the server's next.
             let others = [address(9), address(2), address(1)];
             let places = others.into_iter().filter(|place| *place != self.remote[0]);
-            step = self.search.resolved(places.chain([self.remote[0]]).collect(), now, rtt, acks);
+            step = self.search.resolved(places.chain([self.remote[0]]).collect(), &observed);
         }
         match step {
             Step::Nothing => {}
@@ -348,54 +358,94 @@ fn questions_are_paid_by_arrivals_and_asked_in_unusual_pauses() {
     assert_eq!(arrivals.ask_at(), None);
 }
 
+/// Goes on with a search in which nothing but datagrams without an acknowledgement come, such as another server's resets;
+/// the addresses that it tries.
+fn fail(search: &mut Search, mut step: Step, acks: u64) -> (Vec<SocketAddr>, Instant) {
+    let mut tried = Vec::new();
+    loop {
+        let Step::Try(address) = step else { panic!("{step:?}") };
+        tried.push(address);
+        let mut now = search.deadline().unwrap();
+        search.heard(now);
+        step = Step::Nothing;
+        while step == Step::Nothing {
+            now = search.deadline().unwrap();
+            step = search.on_deadline(&observed(now, acks));
+        }
+        if step == Step::Ended {
+            return (tried, now);
+        }
+    }
+}
+
+/// Waits for the next search; how long that is.
+fn wait(search: &mut Search, ended: Instant, acks: u64) -> Duration {
+    let mut now = ended;
+    while !search.begins(&observed(now, acks)) {
+        now += 100 * MS;
+    }
+    now - ended
+}
+
 #[test]
 fn a_search_that_finds_nothing_ends_where_it_began_and_waits_longer_each_time() {
     let (mut now, mut search) = (Instant::now(), Search::default());
     let mut waits = Vec::new();
     for _ in 0..8 {
-        assert!(!search.begins(now, LEAST_SILENCE / 2, MS), "too short a silence");
-        assert!(!search.begins(now, LEAST_SILENCE, LEAST_SILENCE), "too long a path");
-        assert!(search.begins(now, LEAST_SILENCE, MS));
-        assert!(!search.begins(now, LEAST_SILENCE, MS), "one at a time");
-        let mut step = search.resolved(vec![address(2), address(1)], now, MS, 7);
-        let mut tried = Vec::new();
-        while let Step::Try(address) = step {
-            tried.push(address);
-            now = search.deadline().unwrap();
-            // What is no acknowledgement, such as another server's reset, is no answer.
-            search.heard(now);
-            step = Step::Nothing;
-            while step == Step::Nothing {
-                now = search.deadline().unwrap();
-                step = search.on_deadline(now, 7);
-            }
-        }
-        assert_eq!((step, tried), (Step::Ended, [address(2), address(1)].repeat(3)));
-        let ended = now;
-        while !search.begins(now, LEAST_SILENCE, MS) {
-            now += 100 * MS;
-        }
-        waits.push(now - ended);
-        let failures = search.failures;
-        assert_eq!(search.resolved(vec![address(1)], now, MS, 7), Step::Ended, "no other address");
-        (search.not_before, search.failures) = (None, failures);
+        let silent = observed(now, 7);
+        assert!(!search.begins(&Observed { silence: LEAST_SILENCE / 2, ..silent }), "too short");
+        assert!(!search.begins(&Observed { round_trip: LEAST_SILENCE, ..silent }), "a long path");
+        waits.push(wait(&mut search, now, 7));
+        now += waits[waits.len() - 1];
+        assert!(!search.begins(&observed(now, 7)), "one at a time");
+        let step = search.resolved(vec![address(2), address(1)], &observed(now, 7));
+        let (tried, ended) = fail(&mut search, step, 7);
+        assert_eq!(tried, [address(2), address(1)].repeat(3));
+        now = ended;
     }
-    assert!(waits[0] <= PAUSES[0] + 100 * MS && waits[7] >= PAUSES[1] / 2, "{waits:?}");
+    assert_eq!(waits[0], Duration::ZERO);
+    assert!(waits[1] <= PAUSES[0] + 100 * MS && waits[7] >= PAUSES[1] / 2, "{waits:?}");
+    assert!(search.begins(&observed(now + PAUSES[1], 7)));
+    let step = search.resolved(vec![address(1)], &observed(now + PAUSES[1], 7));
+    assert_eq!(step, Step::Ended, "no other address");
+}
+
+#[test]
+fn a_server_that_has_answered_since_the_last_search_is_looked_for_at_once() {
+    let (mut now, mut search) = (Instant::now(), Search::default());
+    for _ in 0..8 {
+        now += wait(&mut search, now, 7);
+        let step = search.resolved(vec![address(2), address(1)], &observed(now, 7));
+        now = fail(&mut search, step, 7).1;
+    }
+    assert!(!search.begins(&observed(now + PAUSES[0], 7)), "it is off");
+    assert!(!search.begins(&observed(now + PAUSES[0] / 4, 8)), "a bad link");
+    assert!(search.begins(&observed(now + PAUSES[0], 8)), "another silence");
+}
+
+#[test]
+fn a_server_that_answers_while_its_name_is_resolved_is_not_left() {
+    let (now, mut search) = (Instant::now(), Search::default());
+    assert!(search.begins(&observed(now, 7)));
+    let answered = Observed { silence: Duration::ZERO, ..observed(now, 8) };
+    let step = search.resolved(vec![address(2), address(1)], &answered);
+    assert_eq!((step, search.failures), (Step::Nothing, 0));
+    assert!(search.begins(&observed(now, 8)), "the next silence");
 }
 
 #[test]
 fn a_late_answer_leads_back_to_the_address_before() {
     let (mut now, mut search) = (Instant::now(), Search::default());
-    assert!(search.begins(now, LEAST_SILENCE, MS));
+    assert!(search.begins(&observed(now, 7)));
     let addresses = vec![address(2), address(3), address(1)];
-    let mut step = search.resolved(addresses, now, MS, 7);
+    let mut step = search.resolved(addresses, &observed(now, 7));
     let mut tried = Vec::new();
     for acks in [7, 8, 9, 9] {
         if let Step::Try(address) = step {
             tried.push(address);
         }
         now = search.deadline().unwrap();
-        step = search.on_deadline(now, acks);
+        step = search.on_deadline(&observed(now, acks));
     }
     // The first address had answered when the second was tried already.
     assert_eq!(tried, [address(2), address(3), address(2), address(1)]);

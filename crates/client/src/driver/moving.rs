@@ -13,7 +13,7 @@ use crate::api::Event;
 use crate::dial::ServerConnection;
 use crate::error::Error;
 use crate::quic::{Change, QuicConnection};
-use crate::search::{Arrivals, Search, Step};
+use crate::search::{Arrivals, Observed, Search, Step};
 use crate::url::BrokerUrl;
 
 /// Time for the same connection before a new one is dialled: up to a third more, at random, so that the clients of one server
@@ -84,11 +84,11 @@ impl Driver {
     /// The server does not answer: resolves its addresses, if it is time for that.
     fn server_is_silent(&self, served: &mut Served) {
         let Some(quic) = served.conn.quic.as_ref().filter(|_| self.machine.is_up()) else { return };
-        let (now, moving) = (Instant::now(), &mut served.moving);
-        let silence = quic.silence(now);
-        if !moving.search.begins(now, silence, quic.connection.rtt()) {
+        let (observed, moving) = (quic.observed(), &mut served.moving);
+        if !moving.search.begins(&observed) {
             return;
         }
+        let Observed { now, silence, .. } = observed;
         moving.silent_since = now.checked_sub(silence).unwrap_or(now);
         let (dialer, urls) = (Arc::clone(&self.dialer), self.addresses.urls());
         moving.lookup = Some(Box::pin(async move {
@@ -97,20 +97,20 @@ impl Driver {
         }));
     }
 
-    /// Tries the addresses, if there are others than the silent one.
+    /// Tries the addresses, if there are others than the silent one, and it is silent still.
     pub(super) fn search_at(
         &mut self,
         mut places: Vec<Candidate>,
         served: &mut Served,
         rival: &mut Option<Rival>,
     ) {
-        let (now, moving) = (Instant::now(), &mut served.moving);
-        let Some(quic) = &mut served.conn.quic else { return };
+        let moving = &mut served.moving;
+        let Some(quic) = &served.conn.quic else { return };
         places.retain(|(_, address)| *address != quic.remote);
         let mut addresses: Vec<_> = places.iter().map(|(_, address)| *address).collect();
         addresses.push(quic.remote);
-        let step = moving.search.resolved(addresses, now, quic.connection.rtt(), quic.acks());
-        if places.is_empty() {
+        let step = moving.search.resolved(addresses, &quic.observed());
+        if !matches!(step, Step::Try(_)) {
             return;
         }
         tracing::debug!(server = %quic.remote, others = places.len(), "the server is silent; looking for it elsewhere");
@@ -133,7 +133,7 @@ impl Driver {
             self.machine.ask_for_sign_of_life();
         }
         if moving.search.deadline().is_some_and(|at| at <= now) {
-            let step = moving.search.on_deadline(now, quic.acks());
+            let step = moving.search.on_deadline(&quic.observed());
             self.step(step, served, rival);
         }
     }
