@@ -100,7 +100,7 @@ impl Drop for QuicConnection {
 /// Whether anything was received since the last packet was sent.
 #[derive(Default)]
 struct Silence {
-    /// Datagrams received, and those sent when the last was received.
+    /// Frames received, and datagrams sent when the last was received.
     received: u64,
     sent: u64,
     /// Successive checks at which something had been sent and nothing received.
@@ -184,7 +184,7 @@ impl QuicDialer {
         let (tell, mut events) = mpsc::channel(MAX_WAITING_EVENTS);
         let now = Instant::now();
         let copies = self.copies.then(|| Arc::new(Mutex::new(Copies::new(now, 0.0))));
-        let (heard, unanswered) = (Arc::clone(&self.heard), Arc::new(Unanswered::new(now)));
+        let (heard, unanswered) = (Arc::clone(&self.heard), Arc::new(Unanswered::new(now, remote)));
         let wiring = Wiring { named: remote, events: tell, heard, unanswered, copies };
         let socket = Socket::new(remote, false, wiring.clone()).map_err(|error| text(&error))?;
         let copies = wiring.copies.as_ref();
@@ -325,12 +325,15 @@ impl QuicConnection {
     /// To be called every few seconds: moves once when the server stays silent although it was sent
     /// something, as behind a NAT that has forgotten the connection.
     pub(crate) fn check_path(&mut self) {
-        let stats = self.connection.stats();
-        let (sent, received) = (stats.udp_tx.datagrams, stats.udp_rx.datagrams);
+        let (sent, received) = (self.datagrams_sent(), self.frames());
         if received != self.silence.received {
             self.silence = Silence { received, sent, looks: 0 };
         } else if sent > self.silence.sent {
             self.silence.looks += 1;
+            if self.silence.looks == 1 {
+                // Perhaps something is received, from another server.
+                self.doubt();
+            }
             // The first check may fall between a datagram and its answer.
             if self.silence.looks == 2 {
                 tracing::debug!("the server is silent; trying another socket");
@@ -345,35 +348,41 @@ impl QuicConnection {
         let now = Instant::now();
         Observed {
             now,
-            silence: self.wiring.unanswered.silence(now),
+            silence: self.wiring.unanswered.silence(now, self.frames()),
             round_trip: self.connection.rtt(),
             acks: self.connection.stats().frame_rx.acks,
+            is_late: self.wiring.unanswered.is_late(),
         }
+    }
+
+    /// Frames received: what only the server can have sent, unlike datagrams.
+    fn frames(&self) -> u64 {
+        let received = self.connection.stats().frame_rx;
+        received.acks + received.stream + received.ping
+    }
+
+    /// Asks for proof that the server is at the other end.
+    pub(crate) fn doubt(&self) {
+        self.wiring.unanswered.doubt(self.frames());
     }
 
     /// Moves to a new socket; the connection follows by migration.
     pub(crate) fn rebind(&mut self) {
-        if let Err(error) = self.move_to(self.remote, false) {
+        if let Err(error) = self.move_to(self.remote) {
             tracing::warn!(%error, "cannot move to a new socket");
         }
     }
 
-    /// Moves to a new socket that sends to `remote`, where the server has to have the keys of this connection. With
-    /// `is_trial`, nothing that comes from there ends the server's silence.
-    pub(crate) fn move_to(&mut self, remote: SocketAddr, is_trial: bool) -> std::io::Result<()> {
+    /// Moves to a new socket that sends to `remote`, where the server has to have the keys of this connection.
+    pub(crate) fn move_to(&mut self, remote: SocketAddr) -> std::io::Result<()> {
         let socket = Socket::new(remote, true, self.wiring.clone())?;
-        self.wiring.unanswered.set_trial(is_trial);
+        self.wiring.unanswered.moved_to(remote);
         self.endpoint.rebind_abstract(socket)?;
         (self.local, self.remote) = (self.endpoint.local_addr()?.ip(), remote);
         if let Some(copies) = &self.wiring.copies {
             share(copies).forget(Instant::now());
         }
         Ok(())
-    }
-
-    /// The server has shown that it is where the connection has moved to.
-    pub(crate) fn settle(&self) {
-        self.wiring.unanswered.set_trial(false);
     }
 }
 

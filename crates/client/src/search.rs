@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::options::Backoff;
@@ -46,14 +47,39 @@ pub(crate) struct Unanswered {
     datagrams: AtomicU32,
     /// When the first was sent, in ms from the beginning.
     since_ms: AtomicU64,
-    /// Another address is tried: a datagram from there says nothing before it is decrypted.
-    is_trial: AtomicBool,
+    /// Another address is tried, or was lately: a datagram says nothing before it is decrypted, because it may be another
+    /// server's stateless reset.
+    is_in_doubt: AtomicBool,
+    /// Frames that had been received when the doubt began.
+    frames: AtomicU64,
+    /// The address in use.
+    remote: Mutex<SocketAddr>,
+    /// Something came from another one since, on the socket before.
+    is_late: AtomicBool,
 }
 
 impl Unanswered {
-    pub(crate) fn new(now: Instant) -> Unanswered {
-        let (datagrams, since_ms) = (AtomicU32::new(0), AtomicU64::new(0));
-        Unanswered { begun: now, datagrams, since_ms, is_trial: AtomicBool::new(false) }
+    pub(crate) fn new(now: Instant, remote: SocketAddr) -> Unanswered {
+        Unanswered {
+            begun: now,
+            datagrams: AtomicU32::new(0),
+            since_ms: AtomicU64::new(0),
+            is_in_doubt: AtomicBool::new(false),
+            frames: AtomicU64::new(0),
+            remote: Mutex::new(remote),
+            is_late: AtomicBool::new(false),
+        }
+    }
+
+    /// Begins with a new socket.
+    pub(crate) fn moved_to(&self, remote: SocketAddr) {
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
+        self.datagrams.store(0, Relaxed);
+        self.is_late.store(false, Relaxed);
+    }
+
+    pub(crate) fn is_at(&self, remote: SocketAddr) -> bool {
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) == remote
     }
 
     /// Counts a datagram; whether the server is silent. The clock is read only if that matters.
@@ -64,28 +90,45 @@ impl Unanswered {
             self.since_ms.store(since.as_millis() as u64, Relaxed);
             return false;
         }
-        before + 1 >= UNANSWERED && self.silence(now()) >= LEAST_SILENCE
+        before + 1 >= UNANSWERED && self.waited(now()) >= LEAST_SILENCE
     }
 
-    /// A datagram was received.
-    pub(crate) fn heard(&self) {
-        if !self.is_trial.load(Relaxed) {
+    /// A datagram came from this address.
+    pub(crate) fn heard(&self, remote: SocketAddr) {
+        if !self.is_at(remote) {
+            self.is_late.store(true, Relaxed);
+        }
+        if !self.is_in_doubt.load(Relaxed) {
             self.datagrams.store(0, Relaxed);
         }
     }
 
-    /// Time since the first of several datagrams without an answer; zero if there are few.
-    pub(crate) fn silence(&self, now: Instant) -> Duration {
+    /// Whether something came from the address before since the one in use is there.
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_late.load(Relaxed)
+    }
+
+    /// From now on, only frames end the silence, of which so many have been received; the first ones end the doubt.
+    pub(crate) fn doubt(&self, frames: u64) {
+        self.datagrams.store(0, Relaxed);
+        self.frames.store(frames, Relaxed);
+        self.is_in_doubt.store(true, Relaxed);
+    }
+
+    /// Time since the first of several datagrams without an answer; zero if there are few. `frames` have been received.
+    pub(crate) fn silence(&self, now: Instant, frames: u64) -> Duration {
+        if frames > self.frames.load(Relaxed) && self.is_in_doubt.swap(false, Relaxed) {
+            self.datagrams.store(0, Relaxed);
+        }
+        self.waited(now)
+    }
+
+    fn waited(&self, now: Instant) -> Duration {
         if self.datagrams.load(Relaxed) < UNANSWERED {
             return Duration::ZERO;
         }
         let since = Duration::from_millis(self.since_ms.load(Relaxed));
         now.saturating_duration_since(self.begun).saturating_sub(since)
-    }
-
-    pub(crate) fn set_trial(&self, is_trial: bool) {
-        self.is_trial.store(is_trial, Relaxed);
-        self.heard();
     }
 }
 
@@ -135,6 +178,8 @@ pub(crate) struct Observed {
     pub(crate) round_trip: Duration,
     /// Number of acknowledgements received so far.
     pub(crate) acks: u64,
+    /// Something came from the address before, whose socket is still read.
+    pub(crate) is_late: bool,
 }
 
 impl Observed {
@@ -176,7 +221,9 @@ struct Trial {
     look_at: Instant,
     /// Something came from the address.
     heard: bool,
-    /// Acknowledgements received when it was first tried.
+    /// It is tried again, because the acknowledgement may have come from the address before.
+    is_doubtful: bool,
+    /// Acknowledgements received when it was tried.
     acks: u64,
 }
 
@@ -236,6 +283,7 @@ impl Search {
             until: now,
             look_at: now,
             heard: false,
+            is_doubtful: false,
             acks,
         };
         let step = trial.begin(observed);
@@ -264,7 +312,13 @@ impl Search {
         if now < trial.look_at {
             return Step::Nothing;
         }
-        if trial.heard && acks > trial.acks {
+        let is_answered = acks > trial.acks;
+        if is_answered && trial.heard {
+            if observed.is_late {
+                // One of the two may be another server, which has sent a reset.
+                trial.is_doubtful = true;
+                return trial.begin(observed);
+            }
             let found = trial.addresses[trial.at];
             *self = Search::default();
             return Step::Found(found);
@@ -274,8 +328,8 @@ impl Search {
             return Step::Nothing;
         }
         let count = trial.addresses.len();
-        let next = if acks > trial.acks {
-            // A late answer from the address before, whose socket is still read.
+        let next = if std::mem::take(&mut trial.is_doubtful) || is_answered {
+            // A late answer from the address before, whose socket was still read.
             trial.at + count - 1
         } else {
             if trial.at == count - 1 {

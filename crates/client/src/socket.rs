@@ -127,7 +127,7 @@ impl Socket {
     fn heard(&self) {
         self.refused.store(0, Ordering::Relaxed);
         self.wiring.heard.store(true, Ordering::Relaxed);
-        self.wiring.unanswered.heard();
+        self.wiring.unanswered.heard(self.remote);
         self.repeats.iter().for_each(Repeats::heard);
         if self.unconfirmed.swap(false, Ordering::Relaxed)
             && let Ok(address) = self.io.local_addr()
@@ -258,7 +258,8 @@ mod tests {
             events: mpsc::Sender<SocketEvent>,
             copies: Option<SharedCopies>,
         ) -> Wiring {
-            let (heard, unanswered) = (Arc::default(), Arc::new(Unanswered::new(Instant::now())));
+            let (heard, now) = (Arc::default(), Instant::now());
+            let unanswered = Arc::new(Unanswered::new(now, named));
             Wiring { named, events, heard, unanswered, copies }
         }
     }

@@ -144,12 +144,13 @@ impl Driver {
         match step {
             Step::Nothing => {}
             Step::Try(address) => {
-                if let Err(error) = quic.move_to(address, true) {
+                if let Err(error) = quic.move_to(address) {
                     tracing::debug!(%address, %error, "cannot be tried");
                 }
+                quic.doubt();
             }
             Step::Found(address) => {
-                quic.settle();
+                quic.doubt();
                 *rival = None;
                 if moving.places.iter().any(|(_, place)| *place == address) {
                     quic.server_moves += 1;
@@ -159,7 +160,7 @@ impl Driver {
                 }
             }
             // A new connection may still be answered.
-            Step::Ended => quic.settle(),
+            Step::Ended => quic.doubt(),
         }
     }
 
