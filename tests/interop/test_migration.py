@@ -168,8 +168,9 @@ class Migration(OwnNetwork):
         hosts.parent.mkdir(parents=True)
         self.addCleanup(shutil.rmtree, hosts.parent)
         hosts.write_text(f"{BROKER} {NAME}\n")
-        # One knows a name, which moves, the others a second address.
-        self.start_clients(f"quic://{NAME}:{port}", f"quic://{BROKER}:{port},{ELSEWHERE}:{port}")
+        # One knows a name, which moves, the others two more addresses: one where nobody listens, which refuses, and the next.
+        others = f"{ROUTER_INSIDE}:{port},{ELSEWHERE}:{port}"
+        self.start_clients(f"quic://{NAME}:{port}", f"quic://{BROKER}:{port},{others}")
         self.publish_phase()
         hosts.write_text(f"{ELSEWHERE} {NAME}\n")
         since = time.monotonic()

@@ -452,7 +452,7 @@ impl Driver {
                 self.read(CONTROL, input, conn).await?;
             }
             Wake::Command(command) => self.command(command),
-            Wake::Path(change) => self.path_changed(change, served)?,
+            Wake::Path(change) => self.path_changed(change, served, rival)?,
             Wake::Places(places) => self.search_at(places, served, rival),
             Wake::Network => conn.quic.iter_mut().for_each(QuicConnection::follow),
             Wake::Time => {

@@ -327,6 +327,17 @@ impl Search {
             trial.look_at = trial.until.min(now + DECRYPTED);
             return Step::Nothing;
         }
+        self.next(observed)
+    }
+
+    /// Goes on at once if an address is being tried: it cannot be used, or nobody is there.
+    pub(crate) fn refused(&mut self, observed: &Observed) -> Option<Step> {
+        matches!(self.phase, Phase::Trying(_)).then(|| self.next(observed))
+    }
+
+    fn next(&mut self, observed: &Observed) -> Step {
+        let Phase::Trying(trial) = &mut self.phase else { return Step::Nothing };
+        let is_answered = observed.acks > trial.acks;
         let count = trial.addresses.len();
         let next = if std::mem::take(&mut trial.is_doubtful) || is_answered {
             // A late answer from the address before, whose socket was still read.

@@ -541,3 +541,20 @@ fn a_late_answer_leads_back_to_the_address_before() {
     // The first address had answered when the second was tried already.
     assert_eq!(tried, [address(2), address(3), address(2), address(1)]);
 }
+
+#[test]
+fn an_address_that_refuses_is_left_at_once_and_the_search_goes_on() {
+    let (now, mut search) = (Instant::now(), Search::default());
+    let silent = observed(now, 7);
+    assert_eq!(search.refused(&silent), None, "the connection's own address");
+    assert!(search.begins(&silent));
+    assert_eq!(search.refused(&silent), None, "no address is tried yet");
+    let mut step = search.resolved(vec![address(2), address(3), address(1)], &silent);
+    let mut tried = Vec::new();
+    while let Step::Try(address) = step {
+        tried.push(address);
+        step = search.refused(&silent).unwrap();
+    }
+    assert_eq!((step, search.refused(&silent)), (Step::Ended, None));
+    assert_eq!(tried, [address(2), address(3), address(1)].repeat(3));
+}

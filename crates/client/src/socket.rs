@@ -107,6 +107,8 @@ impl Socket {
             // A copy is refused as well, which says no more than the refusal of the first.
             ErrorKind::ConnectionRefused
                 if self.repeats.as_ref().is_some_and(Repeats::is_of_copy) => {}
+            // The connection has left it.
+            ErrorKind::ConnectionRefused if !self.wiring.unanswered.is_at(self.remote) => {}
             ErrorKind::ConnectionRefused => {
                 self.report(SocketEvent::Refused(self.refused.fetch_add(1, Ordering::Relaxed) + 1));
             }

@@ -66,6 +66,7 @@ impl Driver {
         &mut self,
         change: Change,
         served: &mut Served,
+        rival: &mut Option<Rival>,
     ) -> Result<(), Error> {
         match change {
             Change::Migrated(local) => {
@@ -73,6 +74,12 @@ impl Driver {
                 self.backlog.push_back(Event::Migrated { local });
             }
             Change::Gone => {
+                let observed = served.conn.quic.as_ref().map(QuicConnection::observed);
+                let search = &mut served.moving.search;
+                if let Some(step) = observed.and_then(|observed| search.refused(&observed)) {
+                    self.step(step, served, rival);
+                    return Ok(());
+                }
                 return Err(Error::Lost("the server's UDP port is closed".to_owned()));
             }
             Change::Doubt => served.conn.quic.iter_mut().for_each(QuicConnection::follow),
@@ -138,17 +145,17 @@ impl Driver {
         }
     }
 
-    fn step(&mut self, step: Step, served: &mut Served, rival: &mut Option<Rival>) {
+    fn step(&mut self, mut step: Step, served: &mut Served, rival: &mut Option<Rival>) {
         let Served { conn, moving, .. } = served;
         let Some(quic) = &mut conn.quic else { return };
+        while let Step::Try(address) = step {
+            quic.doubt();
+            let Err(error) = quic.move_to(address) else { return };
+            tracing::debug!(%address, %error, "cannot be tried");
+            step = moving.search.refused(&quic.observed()).unwrap_or(Step::Nothing);
+        }
         match step {
-            Step::Nothing => {}
-            Step::Try(address) => {
-                if let Err(error) = quic.move_to(address) {
-                    tracing::debug!(%address, %error, "cannot be tried");
-                }
-                quic.doubt();
-            }
+            Step::Nothing | Step::Try(_) => {}
             Step::Found(address) => {
                 quic.doubt();
                 *rival = None;

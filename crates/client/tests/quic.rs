@@ -1,7 +1,9 @@
-//! 0-RTT between the client and a quinn server: accepted, and refused after the server has lost its tickets.
+//! The client and a quinn server: 0-RTT, accepted, and refused after the server has lost its tickets; and a search for a
+//! silent server at an address that refuses.
 
 #![allow(clippy::unwrap_used)]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,11 @@ use fulmar_mqtt::packet::Connack;
 use fulmar_mqtt::properties::Properties;
 use fulmar_mqtt::{Packet, ReasonCode, Version};
 use quinn::crypto::rustls::QuicServerConfig;
+use tokio::net::UdpSocket;
+use tokio::time::{sleep, timeout};
+
+const LOCAL: &str = "127.0.0.1:0";
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn server_config() -> quinn::ServerConfig {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -76,8 +83,7 @@ async fn lost(events: &mut Events) {
 
 #[tokio::test]
 async fn a_reconnect_uses_early_data_and_survives_its_refusal() {
-    let endpoint =
-        quinn::Endpoint::server(server_config(), "127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = quinn::Endpoint::server(server_config(), LOCAL.parse().unwrap()).unwrap();
     let mut options = Options::new(&format!("quic://{}", endpoint.local_addr().unwrap())).unwrap();
     options.trust = Trust::Insecure;
     // The loss is detected before the next attempt, so later publications are sent early.
@@ -100,4 +106,60 @@ async fn a_reconnect_uses_early_data_and_survives_its_refusal() {
         connection.close(0u32.into(), b"");
         lost(&mut events).await;
     }
+}
+
+/// Relays until `gap`; then nothing until datagrams come from another port of the client.
+async fn relay(near: UdpSocket, server: SocketAddr, gap: Arc<tokio::sync::Notify>) {
+    let far = UdpSocket::bind(LOCAL).await.unwrap();
+    let (mut client, mut is_gap) = (None, false);
+    let (mut out, mut back) = ([0; 2000], [0; 2000]);
+    loop {
+        tokio::select! {
+            received = near.recv_from(&mut out) => {
+                let (length, from) = received.unwrap();
+                is_gap &= client.replace(from).is_none_or(|before| before == from);
+                if !is_gap {
+                    far.send_to(&out[..length], server).await.unwrap();
+                }
+            }
+            received = far.recv_from(&mut back) => {
+                if let Some(client) = client.filter(|_| !is_gap) {
+                    near.send_to(&back[..received.unwrap().0], client).await.unwrap();
+                }
+            }
+            () = gap.notified() => is_gap = true,
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_refuses_does_not_end_the_connection_of_a_silent_server() {
+    let endpoint = quinn::Endpoint::server(server_config(), LOCAL.parse().unwrap()).unwrap();
+    let near = UdpSocket::bind(LOCAL).await.unwrap();
+    let closed = UdpSocket::bind(LOCAL).await.unwrap().local_addr().unwrap();
+    let url = format!("quic://{},{closed}", near.local_addr().unwrap());
+    let gap = Arc::new(tokio::sync::Notify::new());
+    tokio::spawn(relay(near, endpoint.local_addr().unwrap(), Arc::clone(&gap)));
+    let mut options = Options::new(&url).unwrap();
+    options.trust = Trust::Insecure;
+    let (client, mut events) = Client::connect(options).unwrap();
+    let publish = async {
+        let connected = events.next().await.unwrap();
+        assert!(matches!(connected, Event::Connected { .. }), "{connected:?}");
+        gap.notify_one();
+        // The first event after that: the client has moved back to the relay, or given up.
+        let next = loop {
+            tokio::select! {
+                next = events.next() => break next.unwrap(),
+                () = sleep(Duration::from_millis(20)) => {
+                    drop(client.publish(Message::new("t", "steady")).await.unwrap());
+                }
+            }
+        };
+        assert!(matches!(next, Event::Migrated { .. }), "{next:?}");
+        client.publish(Message::new("t", "end").qos1()).await.unwrap().await.unwrap();
+    };
+    let served = async { tokio::join!(serve_one(&endpoint), publish).0 };
+    let (_connection, payloads) = timeout(PATIENCE, served).await.unwrap();
+    assert_eq!(payloads.last().unwrap(), "end");
 }
