@@ -108,7 +108,7 @@ impl Unanswered {
         self.is_late.load(Relaxed)
     }
 
-    /// From now on, only frames end the silence, of which so many have been received; the first ones end the doubt.
+    /// From now on, only frames end the silence; the first ones above this number end the doubt.
     pub(crate) fn doubt(&self, frames: u64) {
         self.datagrams.store(0, Relaxed);
         self.frames.store(frames, Relaxed);
