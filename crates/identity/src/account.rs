@@ -255,7 +255,7 @@ impl State {
     /// The account of this name or, if there is none, one whose name differs only in case.
     pub fn namesake(&self, name: &str) -> Option<&Arc<Account>> {
         let lower = folded(name);
-        let same = || self.accounts.get(self.folded_names.get(&lower)?);
+        let same = || self.accounts.get(self.folded_names.get(&lower)?.first()?);
         self.accounts.get(name).or_else(|| self.accounts.get(&lower)).or_else(same)
     }
 
@@ -280,10 +280,15 @@ impl State {
         if lower == *name {
             return;
         }
+        // Earlier builds had accounts whose names differ only in case.
+        let names = self.folded_names.entry(lower).or_default();
         if now.is_some() {
-            self.folded_names.insert(lower, name.clone());
-        } else if self.folded_names.get(&lower) == Some(name) {
-            self.folded_names.remove(&lower);
+            names.insert(name.clone());
+        } else {
+            names.remove(name);
+        }
+        if names.is_empty() {
+            self.folded_names.remove(&folded(name));
         }
     }
 

@@ -34,7 +34,7 @@ pub struct State {
     /// Accounts by the identifiers of their sessions and device tokens.
     pub(crate) credentials: Table<Account>,
     /// Names of accounts with capital letters by the same without.
-    pub(crate) folded_names: BTreeMap<Box<str>, Box<str>>,
+    pub(crate) folded_names: BTreeMap<Box<str>, BTreeSet<Box<str>>>,
     settings: Arc<Settings>,
 }
 

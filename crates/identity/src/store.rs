@@ -300,15 +300,15 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     if header.tables > 0 && header.application_id != APPLICATION_ID {
         return Err(StoreError::Foreign(path.into()));
     }
-    if (1..VERSION).contains(&header.user_version) {
-        keep_copy(path, connection, header.user_version)?;
-    }
     make_durable(connection, LOG_BYTES).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(8);
     let behavior = TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(behavior).map_err(failed)?;
     // Another process may have created them meanwhile.
     let version = Header::read(&transaction).map_err(failed)?.user_version;
+    if (1..VERSION).contains(&version) {
+        keep_copy(path, version)?;
+    }
     match version {
         0 => transaction.execute_batch(&[SCHEMA, ACCOUNTS].concat()).map_err(failed)?,
         1..=2 => transaction.execute_batch(ACCOUNTS).map_err(failed)?,
@@ -321,8 +321,10 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     transaction.commit().map_err(failed)
 }
 
-/// Copies the file before its tables change, so that the version before can be used again.
-fn keep_copy(path: &Path, connection: &Connection, version: i64) -> Result<(), StoreError> {
+/// Copies the file before its tables change, so that the version before can be used again. The caller has the lock for
+/// writing, so that no other process does the same, or has changed them already; a connection in a transaction of its own
+/// cannot copy.
+fn keep_copy(path: &Path, version: i64) -> Result<(), StoreError> {
     let copy = path.with_extension(format!("db.version-{version}"));
     let new = path.with_extension("db.new-copy");
     let in_file = |source| StoreError::File { path: copy.clone(), source };
@@ -334,6 +336,8 @@ fn keep_copy(path: &Path, connection: &Connection, version: i64) -> Result<(), S
     // With the rights of the store: hashes are in it.
     prepare_file(&new).map_err(in_file)?;
     let failed = |source| StoreError::Sqlite { path: copy.clone(), source };
+    let connection = Connection::open(path).map_err(failed)?;
+    connection.busy_timeout(PATIENCE).map_err(failed)?;
     connection.execute("VACUUM INTO ?1", [new.to_string_lossy()]).map_err(failed)?;
     let synced = std::fs::File::open(&new).and_then(|file| file.sync_all());
     synced.and_then(|()| std::fs::rename(&new, &copy)).map_err(in_file)

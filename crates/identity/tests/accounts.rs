@@ -47,6 +47,18 @@ fn names_differ_in_more_than_case_and_from_nothing_else() {
 }
 
 #[test]
+fn of_earlier_names_that_differ_only_in_case_the_rest_stay_taken() {
+    for removed in ["Ann", "ANN"] {
+        let mut state = State::default();
+        let earlier = vec![account("Ann", &[]), account("ANN", &[])];
+        state.apply(Command::ImportAccounts(earlier)).unwrap();
+        state.apply(Command::DeleteAccount(removed.into())).unwrap();
+        assert!(state.namesake("ann").is_some_and(|left| *left.name != *removed), "{removed}");
+        assert_eq!(create(&mut state, account("ann", &[])), Err(Refused::AccountExists));
+    }
+}
+
+#[test]
 fn nobody_is_left_without_somebody_who_could_undo_it() {
     let mut state = State::default();
     let root = |name: &str| Account { server_admin: true, ..account(name, &[]) };
@@ -113,15 +125,47 @@ fn a_password_ends_sessions_and_leaves_tokens_and_a_removed_account_leaves_nothi
     assert!(state.account_with("t18").is_none());
 }
 
+/// A file of the version before, with a client.
+fn earlier_file(path: &std::path::Path) {
+    let client = Client { username: "ann".into(), ..Client::default() };
+    Store::open(path).unwrap().apply(vec![Command::CreateClient(client)]).unwrap();
+    let by_hand = rusqlite::Connection::open(path).unwrap();
+    by_hand.execute_batch("DROP TABLE account; PRAGMA user_version = 2").unwrap();
+}
+
+/// The version of the copy, and its clients.
+fn copied(folder: &std::path::Path) -> (i64, i64) {
+    let copy = rusqlite::Connection::open(folder.join("identities.db.version-2")).unwrap();
+    let version = copy.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    let clients = "SELECT count(*) FROM entity WHERE kind = 3";
+    (version, copy.query_row(clients, [], |row| row.get(0)).unwrap())
+}
+
+#[test]
+fn processes_that_open_a_file_of_the_version_before_at_once_copy_it_once() {
+    for _ in 0..20 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("identities.db");
+        earlier_file(&path);
+        let begin = std::sync::Barrier::new(4);
+        let open = || {
+            begin.wait();
+            Store::open(&path).map(drop)
+        };
+        std::thread::scope(|scope| {
+            let all = [(); 4].map(|()| scope.spawn(open));
+            all.into_iter().for_each(|one| one.join().unwrap().unwrap());
+        });
+        assert_eq!(copied(folder.path()), (2, 1));
+        assert!(!folder.path().join("identities.db.new-copy").exists());
+    }
+}
+
 #[test]
 fn a_file_of_the_version_before_gets_accounts_and_stays_beside_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("identities.db");
-    let client = Client { username: "ann".into(), ..Client::default() };
-    Store::open(&path).unwrap().apply(vec![Command::CreateClient(client)]).unwrap();
-    let by_hand = rusqlite::Connection::open(&path).unwrap();
-    by_hand.execute_batch("DROP TABLE account; PRAGMA user_version = 2").unwrap();
-    drop(by_hand);
+    earlier_file(&path);
     let mut store = Store::open(&path).unwrap();
     store.apply(vec![Command::CreateAccount(account("ann", &[("north", "admin")]))]).unwrap();
     drop(store);
@@ -130,9 +174,5 @@ fn a_file_of_the_version_before_gets_accounts_and_stays_beside_it() {
     assert_eq!(store.state().accounts()["ann"].role_in("north"), Some("admin"));
     let copy = folder.path().join("identities.db.version-2");
     assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let copy = rusqlite::Connection::open(&copy).unwrap();
-    let version: i64 = copy.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    let clients: i64 =
-        copy.query_row("SELECT count(*) FROM entity WHERE kind = 3", [], |row| row.get(0)).unwrap();
-    assert_eq!((version, clients), (2, 1));
+    assert_eq!(copied(folder.path()), (2, 1));
 }
