@@ -106,6 +106,12 @@ fn everything_is_its_owners_after_the_first_start_of_this_version() {
 
     assert!(broker.terminate().success());
     go_back(&broker.data());
+    // Beside a server of that version, which would think that all its users were removed.
+    let mut early = fulmar();
+    let refused = run(early.args(["user", "list", "--data"]).arg(broker.data()));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("start the server of this version"), "{why}");
+    assert!(!broker.data().join("identities.db.version-2").exists(), "nothing is moved");
     broker.restart();
     let log = broker.log();
     assert!(log.contains("accounts are in the store of identities now"), "{log}");

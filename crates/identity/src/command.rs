@@ -79,6 +79,8 @@ pub enum Command {
     ModifyAccount(Box<str>, AccountChange),
     /// Removes an account.
     DeleteAccount(Box<str>),
+    /// Gives the store an identifier, if it has none.
+    SetIdentifier(Box<str>),
     /// Adds accounts of an earlier version's database, except those whose names exist.
     ImportAccounts(Vec<Account>),
 }

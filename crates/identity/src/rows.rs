@@ -45,4 +45,7 @@ pub struct Settings {
     /// The group whose roles clients without a user name have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anonymous_group: Option<Box<str>>,
+    /// Name by which a database recognizes the store that has its users.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identifier: Option<Box<str>>,
 }

@@ -105,6 +105,11 @@ impl State {
         self.settings.anonymous_group.as_deref()
     }
 
+    /// Identifier by which a database recognizes this store, if it has got one.
+    pub fn identifier(&self) -> Option<&str> {
+        self.settings.identifier.as_deref()
+    }
+
     /// Whether names that the store does not know are labels where anonymous clients may connect: until there is, or was, a
     /// client with a purpose other than administration.
     pub fn admits_unknown_names(&self) -> bool {
@@ -274,6 +279,7 @@ fn may_lock_out(command: &Command) -> bool {
             | Command::CreateAccount(_)
             | Command::ModifyAccount(..)
             | Command::DeleteAccount(_)
+            | Command::SetIdentifier(_)
             | Command::ImportAccounts(_)
     )
 }

@@ -14,17 +14,23 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::accounts::changes::{PASSWORD_CHARACTERS, hash as hash_password, open_identities};
-use crate::accounts::import::import;
+use crate::accounts::import::user_store;
 use crate::accounts::refusal::refused;
 use crate::app::App;
 use crate::error::Error;
 use crate::problem::{Problem, internal};
 use crate::role::Role;
 use crate::store::sql::{Database, Purpose};
-use crate::store::{Db, Store, device_names, twins};
+use crate::store::user_store::UserStore;
+use crate::store::{Db, Store, device_names, earlier_accounts, twins};
 use crate::text::Name;
 use crate::time::Time;
 use crate::twins::types::{TwinKind, check_name};
+
+const EARLIER: &str = "the users of this database are an earlier version's: start the server of this version once, or \
+    restart it, which moves them to its data folder, and then try again";
+
+const ELSEWHERE: &str = "the users of this database are in another data folder: run the command with that folder (--data)";
 
 /// The platform's accounts and twins, for any process that may open the data folder.
 #[derive(Debug)]
@@ -202,23 +208,43 @@ impl Admin {
     /// Opens the platform of this data folder and database, making it at first use.
     ///
     /// # Errors
-    /// The database cannot be opened.
+    /// The database cannot be opened; an earlier version has stored its users there, or they are in another folder.
     pub fn open(data: &Path, database: &Database) -> Result<Admin, Error> {
-        Admin::open_with(data, database, open_identities(data)?)
+        let store = Store::open(data, database, Purpose::Command)?;
+        // Before the folder's store gets this version's tables.
+        if store.write_now(|db| Ok(earlier_accounts::exist(db)?))? {
+            return Err(Error::Refused(EARLIER.to_owned()));
+        }
+        let identities = open_identities(data)?;
+        if user_store(&store, &identities)? == UserStore::Foreign {
+            return Err(Error::Refused(ELSEWHERE.to_owned()));
+        }
+        Ok(Admin { database: AccountSource::Beside(store, identities) })
     }
 
-    /// The same with a store of identities that is open already.
+    /// The same for a server that is about to serve them, if nobody could log in: otherwise `None`.
     ///
     /// # Errors
     /// The database cannot be opened.
-    pub fn open_with(
+    pub fn without_users(
         data: &Path,
         database: &Database,
         identities: Arc<Identities>,
-    ) -> Result<Admin, Error> {
+    ) -> Result<Option<Admin>, Error> {
         let store = Store::open(data, database, Purpose::Command)?;
-        import(data, &store, &identities)?;
-        Ok(Admin { database: AccountSource::Beside(store, identities) })
+        let has_users = identities.read(|state| !state.accounts().is_empty())
+            || store.write_now(|db| Ok(earlier_accounts::exist(db)?))?
+            || user_store(&store, &identities)? == UserStore::Foreign;
+        let admin = || Admin { database: AccountSource::Beside(store, identities) };
+        Ok((!has_users).then(admin))
+    }
+
+    /// Whether there are users of this data folder's platform, of this version or an earlier one.
+    ///
+    /// # Errors
+    /// The database cannot be opened.
+    pub fn has_users(data: &Path) -> Result<bool, Error> {
+        Ok(Admin::without_users(data, &Database::File, open_identities(data)?)?.is_none())
     }
 
     /// Those of a platform that runs in this process.
@@ -297,7 +323,9 @@ impl Admin {
         };
         let settle = || {
             let identities = Arc::clone(identities);
-            store.write_now(move |db| Ok(device_names::settle(db, &identities).map(drop)?))
+            store.write_now(move |db| {
+                Ok(device_names::settle(db, &identities, |_| false).map(drop)?)
+            })
         };
         // Before, too: an account that gets the name of a removed one must not get that one's devices.
         settle()?;

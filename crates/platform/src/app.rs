@@ -109,7 +109,7 @@ impl App {
         let (photos, given_back) = store.write_now(move |db| {
             crate::store::alerts::make_usual_rules(db)?;
             loading.take_due_names();
-            let given_back = device_names::settle(db, loading.identities())?;
+            let given_back = device_names::settle(db, loading.identities(), |_| false)?;
             db.limit_to(most)?;
             loading.load(db)?;
             Ok((crate::store::photos::totals(db)?, given_back))
@@ -165,7 +165,8 @@ impl App {
             if !account_cache.take_due_names() {
                 return Ok(());
             }
-            let settled = device_names::settle(db, account_cache.identities())
+            let was_removed = |name: &str| account_cache.was_removed(name);
+            let settled = device_names::settle(db, account_cache.identities(), was_removed)
                 .and_then(|_| load(&account_cache, &announcements, db));
             settled.inspect_err(|_| account_cache.names_are_due())?;
             Ok(())

@@ -7,7 +7,7 @@ use super::{State, Table};
 use crate::acl::{AccessKind, Ranked};
 use crate::checks;
 use crate::command::{ClientChanges, Command, GroupChanges, Refused, RoleChanges};
-use crate::entities::{Client, Group, Role};
+use crate::entities::{ApiToken, Client, Group, Role};
 use crate::limits::{MAX_CLIENTS, MAX_GROUPS, MAX_REMOVED, MAX_ROLES, MAX_TOKENS};
 use crate::rows::{Removal, Row, Settings};
 
@@ -78,11 +78,7 @@ impl State {
                 role.acls.remove(at);
                 Ok(())
             }),
-            Command::CreateToken(token) => {
-                checks::name("the API token's name", &token.name)?;
-                free(&self.tokens, &token.name, Refused::TokenExists, "API tokens", MAX_TOKENS)?;
-                Ok(vec![Row::Token(token.name.clone(), Some(Arc::new(token)))])
-            }
+            Command::CreateToken(token) => self.create_token(token),
             Command::DeleteToken(name) => {
                 let known = self.tokens.contains_key(&name);
                 if known { Ok(vec![Row::Token(name, None)]) } else { Err(Refused::TokenNotFound) }
@@ -90,6 +86,7 @@ impl State {
             Command::CreateAccount(account) => self.create_account(account),
             Command::ModifyAccount(name, change) => self.modify_account(name, change),
             Command::DeleteAccount(name) => self.delete_account(name),
+            Command::SetIdentifier(new) => self.set_identifier(new),
             Command::ImportAccounts(accounts) => Ok(self.import_accounts(accounts)),
         }
     }
@@ -100,6 +97,21 @@ impl State {
             settings.default_access.set(kind, allow);
         }
         vec![Row::Settings(Arc::new(settings))]
+    }
+
+    fn set_identifier(&self, new: Box<str>) -> Result<Vec<Row>, Refused> {
+        if self.settings.identifier.is_some() {
+            return Ok(Vec::new());
+        }
+        checks::name("the identifier", &new)?;
+        let settings = Settings::clone(&self.settings);
+        Ok(vec![Row::Settings(Arc::new(Settings { identifier: Some(new), ..settings }))])
+    }
+
+    fn create_token(&self, token: ApiToken) -> Result<Vec<Row>, Refused> {
+        checks::name("the API token's name", &token.name)?;
+        free(&self.tokens, &token.name, Refused::TokenExists, "API tokens", MAX_TOKENS)?;
+        Ok(vec![Row::Token(token.name.clone(), Some(Arc::new(token)))])
     }
 
     fn add_group_client(&self, username: &str, group: Ranked) -> Result<Vec<Row>, Refused> {

@@ -5,13 +5,13 @@
 //! because anybody can cause many, and the rest by loading all of it. Changes by another process (`fulmar user`) are
 //! detected within half a second.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fulmar_identity::{Change, Identities, Row};
-use parking_lot::RwLock;
+use fulmar_identity::{Change, Identities, MAX_ACCOUNTS, Row};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::accounts::membership::Membership;
@@ -127,6 +127,8 @@ pub(crate) struct AccountCache {
     has_accounts: Notify,
     /// Whether accounts have changed since devices' names were settled.
     names_are_due: AtomicBool,
+    /// Accounts that were removed since the start.
+    removed: Mutex<HashSet<Box<str>>>,
 }
 
 fulmar_text::opaque_debug!(AccountCache { known });
@@ -139,6 +141,7 @@ impl AccountCache {
             lost: OnceLock::new(),
             has_accounts: Notify::new(),
             names_are_due: AtomicBool::new(true),
+            removed: Mutex::default(),
         }
     }
 
@@ -184,7 +187,13 @@ impl AccountCache {
         for pair in change.rows.iter().zip(&change.before) {
             let (Row::Account(name, now), Row::Account(_, before)) = pair else { continue };
             match (now, before) {
-                (None, _) => drop(losers.insert(name.to_string(), Loss::Removed)),
+                (None, _) => {
+                    losers.insert(name.to_string(), Loss::Removed);
+                    let mut removed = self.removed.lock();
+                    if removed.len() < MAX_ACCOUNTS {
+                        removed.insert(name.clone());
+                    }
+                }
                 // Removed and made again since the last look.
                 (Some(now), Some(before)) if now.created_ms != before.created_ms => {
                     losers.insert(name.to_string(), Loss::Removed);
@@ -217,6 +226,11 @@ impl AccountCache {
     /// Whether accounts have changed since devices' names were settled.
     pub(crate) fn has_due_names(&self) -> bool {
         self.names_are_due.load(Ordering::Acquire)
+    }
+
+    /// Whether an account of this name was removed since the start.
+    pub(crate) fn was_removed(&self, name: &str) -> bool {
+        self.removed.lock().contains(name)
     }
 
     /// Devices' names are not settled after all, or not yet.

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use fulmar_identity::Identities;
 
 use super::sql::{Result, params};
+use super::user_store::UserStore;
 use super::{Db, TwinDb};
 use crate::text::Name;
 
@@ -20,13 +21,25 @@ type Instance = (Name, Name, String);
 /// Brings devices to where the accounts are now: devices of accounts that were removed are nobody's, so that an account
 /// that gets the name later does not have them; and every member of a twin has its own name there, so that what another
 /// account registered under it gets another name. Returns which names were given back: twin and device.
-pub(crate) fn settle(db: &Db, identities: &Identities) -> Result<Vec<(Name, Name)>> {
+///
+/// With a store that is not known to have the users of this database, only accounts that `was_removed` knows count as
+/// removed; with another database's, no name is given back either.
+pub(crate) fn settle(
+    db: &Db,
+    identities: &Identities,
+    was_removed: impl Fn(&str) -> bool,
+) -> Result<Vec<(Name, Name)>> {
+    let users = UserStore::compare(db, identities)?;
     let all: Vec<Instance> = db.list("SELECT twin, device, account FROM instance", ())?;
     let (mut removed, mut taken) = (BTreeSet::new(), Vec::new());
     identities.read(|state| {
         for (twin, device, owner) in all {
-            if !owner.is_empty() && !state.accounts().contains_key(&*owner) {
+            let is_gone = !owner.is_empty() && !state.accounts().contains_key(&*owner);
+            if is_gone && (users == UserStore::Own || was_removed(&owner)) {
                 removed.insert(owner.clone());
+            }
+            if users == UserStore::Foreign {
+                continue;
             }
             let namesake = state.accounts().get(&*device).filter(|_| *device != *owner);
             if namesake.is_some_and(|it| it.server_admin || it.role_in(&twin).is_some()) {

@@ -8,6 +8,11 @@ use fulmar_identity::{Account, DeviceToken, Membership, PasswordHash, Session};
 use super::Db;
 use super::sql::Result;
 
+/// Whether there are any.
+pub(crate) fn exist(db: &Db) -> Result<bool> {
+    db.exists("SELECT 1 FROM account", ())
+}
+
 /// All accounts, and the statements that put them back; `None` if there are none.
 pub(crate) fn read(db: &Db) -> Result<Option<(Vec<Account>, String)>> {
     let (mut accounts, mut copy) = (BTreeMap::<Box<str>, Account>::new(), String::new());

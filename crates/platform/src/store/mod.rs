@@ -32,6 +32,7 @@ pub(crate) mod sensors;
 mod series_rows;
 pub(crate) mod sql;
 pub(crate) mod twins;
+pub(crate) mod user_store;
 pub(crate) mod webhooks;
 pub(crate) mod work_lists;
 mod writer;

@@ -19,11 +19,12 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("protection.sql"),
     include_str!("radio.sql"),
     include_str!("exchanges.sql"),
+    include_str!("user_store.sql"),
 ];
 
 /// Everything that nodes of a cluster share.
 pub(super) const TABLES: &[&str] = &strings![
     account alert alert_rule alert_state command counter credential frame_seen home instance measurement
     measurement_id member meter meter_exchange photo reading reading_change reading_conflict removed_series sensor
-    series series_day series_hour session task telemetry twin webhook webhook_event work_list
+    series series_day series_hour session task telemetry twin user_store webhook webhook_event work_list
 ];

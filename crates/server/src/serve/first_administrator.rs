@@ -74,9 +74,8 @@ impl Users {
                 return Ok(None);
             }
             let (database, identities) = (config.platform.database()?, Arc::clone(identities));
-            let admin = fulmar_platform::Admin::open_with(data, &database, identities);
-            let admin = admin.context("platform")?;
-            return Ok(admin.users()?.is_empty().then_some(Users::Platform(admin)));
+            let admin = fulmar_platform::Admin::without_users(data, &database, identities);
+            return Ok(admin.context("platform")?.map(Users::Platform));
         }
         let _ = data;
         let hasher = PasswordHasher::new(config.auth.verifier_iterations());

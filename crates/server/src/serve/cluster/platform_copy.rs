@@ -80,7 +80,7 @@ pub(super) fn may_have_users(config: &Config, follower: &mut Follower) -> anyhow
 pub(super) fn bring(config: &Config, data: &Path, follower: &mut Follower) -> anyhow::Result<()> {
     let database = data.join(DATABASE_FILE);
     if !config.has_platform() {
-        if database.exists() && !Admin::open(data, &Kind::File)?.users()?.is_empty() {
+        if database.exists() && Admin::has_users(data)? {
             return Err(Usage(format!(
                 "{} has a platform with users, and the configuration has none: in a cluster it needs [platform] enabled = \
                  true and an https listener at each node. To leave it behind, move the file away",
