@@ -112,3 +112,14 @@ async fn a_command_leaves_users_of_an_earlier_version_where_they_are_and_the_ser
     assert!(world.platform.is_server_admin("earlier") && world.platform.knows("north-reader"));
     assert_eq!(world.admin().users().unwrap().len(), before + 1);
 }
+
+#[tokio::test]
+async fn a_membership_of_a_twin_that_is_not_there_gives_no_rights() {
+    let world = World::new();
+    let token = world.log_in("south-admin").await;
+    assert_eq!(world.get(&token, "/api/v1/south/meter").await.status, 200);
+    sql(&world, "DELETE FROM twin WHERE id = 'south'");
+    let world = world.restart();
+    assert_eq!(world.get(&token, "/api/v1/south/meter").await.status, 404);
+    assert!(!world.platform.may("south-admin", false, "fulmar/south/alert"));
+}

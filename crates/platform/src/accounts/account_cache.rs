@@ -353,10 +353,9 @@ impl AccountCache {
 
     /// The account's role in the twin; `None` if it has none, or there is no such twin.
     pub(crate) fn role(&self, account: &Account, twin: &Name) -> Option<Role> {
-        if account.server_admin {
-            return self.has_twin(twin).then_some(Role::Admin);
-        }
-        account.role_in(twin)
+        let role = if account.server_admin { Some(Role::Admin) } else { account.role_in(twin) };
+        // Memberships are stored elsewhere than twins, which may come from another backup.
+        role.filter(|_| self.has_twin(twin))
     }
 
     /// Whether there is a twin of this name.

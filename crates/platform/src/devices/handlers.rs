@@ -1,5 +1,7 @@
 //! What can be asked of devices.
 
+use fulmar_http::NoLongerAllowed;
+
 use super::types::{Command, CommandState, Device, NewDevice, Telemetry};
 use crate::prelude::*;
 use crate::store::{device_names, devices};
@@ -65,6 +67,11 @@ pub(crate) async fn put(
     let asked = app.clone();
     let instance = app.store.write(move |db| {
         let db = db.within(&member.twin);
+        // While this waited, the account may have been removed, and its devices with it: another one of that name would have
+        // this one.
+        if !member.still_is(&asked) {
+            return Err(NoLongerAllowed.into());
+        }
         let known = devices::get(db, &device)?;
         let is_freed = known.as_ref().is_some_and(|known| known.user.is_none());
         let owner = if let Some(owner) = known.and_then(|known| known.user) {
@@ -325,4 +332,39 @@ pub(crate) async fn telemetry(
         Ok(devices::telemetry(db, &device, query.since, limit)?)
     });
     conditions.json(&Page { items: items.await?, next: None })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::accounts::changes::open_identities;
+    use crate::admin::{Admin, UserToAdd};
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn a_device_is_not_registered_for_an_account_that_was_removed_while_it_waited() {
+        let folder = tempfile::tempdir().unwrap();
+        let identities = open_identities(folder.path()).unwrap();
+        let (app, _) = App::open(folder.path(), Settings::default(), identities, None).unwrap();
+        let admin = Admin::within(app.clone());
+        admin.add_twin("north", None, false).unwrap();
+        let role = Some(("north", Role::Reader));
+        let ann = UserToAdd { name: "ann", display_name: None, server_admin: false, role };
+        admin.add_device(&ann).unwrap();
+        let caller = app.caller(&admin.add_token("ann", None).unwrap(), Time::now()).unwrap();
+        let member = Member { caller, twin: "north".parse().unwrap(), role: Role::Reader };
+        let register = async |name: &str| {
+            let new = serde_json::from_value(serde_json::json!({"kind": "van"})).unwrap();
+            let name = Id(name.parse().unwrap());
+            put(Call(app.clone(), member.clone()), name, Body(new)).await
+        };
+        register("first").await.unwrap();
+        admin.remove_user("ann").unwrap();
+        assert_eq!(register("second").await.unwrap_err().status(), 401);
+        admin.add_device(&ann).unwrap();
+        let device = |name: &str| name.parse::<Name>().unwrap();
+        assert_eq!(app.account_cache.owner(&member.twin, &device("first")), None);
+        assert_eq!(app.account_cache.owner(&member.twin, &device("second")), None);
+    }
 }
