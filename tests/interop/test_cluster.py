@@ -101,7 +101,17 @@ class Page(unittest.TestCase):
             self.addCleanup(server.wait, 30)
             self.addCleanup(server.kill)
             [init] = pages.lines("docs/cluster.md", self.TYPED[0])
-            eventually("a cluster", lambda: self.typed(init, folder).returncode == 0)
+            said = []
+
+            def made() -> bool:
+                done = self.typed(init, folder)
+                said[:] = [server.poll(), done.stderr]
+                return done.returncode == 0
+
+            try:
+                eventually("a cluster", made, every_s=0.2)
+            except AssertionError as late:
+                raise AssertionError(f"{late}: the NATS server's exit code and what init says: {said}") from None
             started = [self.start(line, folder) for line in pages.lines("docs/cluster.md", "fulmar serve")]
             first, second = started
             self.assertRegex(first.stdout.readline(), "^standby ")
