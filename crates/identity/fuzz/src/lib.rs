@@ -1,6 +1,8 @@
-//! Fuzz target of `fulmar-identity`: requests to `$CONTROL/dynamic-security/v1`.
+//! Fuzz target of `fulmar-identity`: requests to `$CONTROL/dynamic-security/v1`, and texts as device tokens.
 
-use fulmar_identity::{Asker, Desk, Ranked, State, control::respond};
+use fulmar_identity::{
+    Asker, Desk, Ranked, State, TOKEN_PREFIX, control::respond, parse_device_token,
+};
 use serde_json::Value;
 
 /// Hashing is slow on purpose: what would take long is left out.
@@ -9,6 +11,12 @@ const MAX_HASHES: usize = 2;
 /// One request to a new store. Each command has an answer, no answer has a hash, and nothing in the state refers to what is
 /// not there.
 pub fn control(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data)
+        && let Some((id, digest)) = parse_device_token(text)
+    {
+        assert!(text.starts_with(TOKEN_PREFIX) && text.contains(id) && text.len() <= 64, "{text}");
+        assert!(digest.len() == 64 && !text.contains(&digest));
+    }
     let hashes = data.windows(10).filter(|text| text.eq_ignore_ascii_case(b"\"password\"")).count();
     if hashes > MAX_HASHES {
         return;
