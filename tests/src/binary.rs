@@ -1,12 +1,13 @@
 //! Finds the program under test, building it first.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::PATIENCE;
 use crate::log::Log;
+use crate::{PATIENCE, TestBroker};
 
 /// A command line that begins with the program under test.
 ///
@@ -36,6 +37,20 @@ pub fn fulmar() -> Command {
 /// It does not end within [`PATIENCE`]; shows what it wrote.
 pub fn run(command: &mut Command) -> Output {
     run_within(PATIENCE, command)
+}
+
+/// Runs the program on a broker's data folder with this standard input, and returns what it prints.
+///
+/// # Panics
+/// It fails.
+pub fn good(broker: &TestBroker, words: &[&str], input: &str) -> String {
+    let mut command = fulmar();
+    command.args(words).arg("--data").arg(broker.data()).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// The same for a command that works for long although nothing is wrong.

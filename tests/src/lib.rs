@@ -16,7 +16,7 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-pub use binary::{fulmar, run, run_within};
+pub use binary::{fulmar, good, run, run_within};
 pub use broker::{Builder, TestBroker, http_get, shrink_pipe};
 pub use clock::TestClock;
 pub use log::Log;

@@ -2,26 +2,15 @@
 //! is queued in them are their owners' after the first start, and nobody has more rights than before.
 #![allow(clippy::unwrap_used)]
 
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use fulmar_tests::{TestBroker, eventually, fulmar, run};
+use fulmar_tests::{TestBroker, eventually, fulmar, good, run};
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
 const PLATFORM: &str = "of the platform";
 const STORE: &str = "of the store";
-
-fn good(broker: &TestBroker, words: &[&str], input: &str) -> String {
-    let mut command = fulmar();
-    command.args(words).arg("--data").arg(broker.data()).stdin(Stdio::piped());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
 
 fn client(broker: &TestBroker, what: &str, user: &str, password: &str, more: &[&str]) -> Command {
     let mut command = fulmar();

@@ -1,11 +1,10 @@
 //! Users of the platform at the broker: by name and password, by token, and what a gateway may use.
 #![allow(clippy::unwrap_used)]
 
-use std::io::Write as _;
 use std::process::{Output, Stdio};
 
 use fulmar_tests::{
-    Log, PATIENCE, TestBroker, Wire, eventually, field, fulmar, http_get, packet, run,
+    Log, PATIENCE, TestBroker, Wire, eventually, field, fulmar, good, http_get, packet, run,
 };
 
 const PASSWORD: &str = "correct horse";
@@ -16,17 +15,6 @@ fn broker() -> TestBroker {
     good(&broker, &["twin", "add", "rural", "--kind", "homes"], "");
     good(&broker, &["user", "add", "ann", "--twin", "rural", "--role", "admin"], PASSWORD);
     broker
-}
-
-/// A command on the broker's data folder, with a line of standard input; what it prints.
-fn good(broker: &TestBroker, words: &[&str], input: &str) -> String {
-    let mut command = fulmar();
-    command.args(words).arg("--data").arg(broker.data()).stdin(Stdio::piped());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 fn publish(

@@ -438,7 +438,7 @@ fn questions_are_paid_by_arrivals_and_asked_in_unusual_pauses() {
     arrivals.asked();
     assert_eq!(arrivals.ask_at(), None);
     arrivals.arrived(now + LEAST_PAUSE);
-    assert_eq!(arrivals.ask_at(), None, "one question for so many arrivals");
+    assert_eq!(arrivals.ask_at(), None, "at most one PINGREQ for so many arrivals");
     for _ in 0..2 * ARRIVALS {
         now += 4 * INTERVAL;
         arrivals.arrived(now);

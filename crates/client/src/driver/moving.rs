@@ -1,5 +1,5 @@
-//! What the driver does when a server is silent: looks for it at its other addresses, on the same connection and with a
-//! new one. `search` decides when and where.
+//! Search for a server that is silent, at its other addresses: on the same connection and with a new one.
+//! `search` decides when and where.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
