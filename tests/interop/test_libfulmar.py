@@ -1,0 +1,298 @@
+"""libfulmar from C, C++ and Python: the examples of docs/clients.md, a broker that is killed, a network that changes, and
+what an application gets wrong."""
+
+import asyncio
+import ctypes
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+from broker import PATIENCE_S, Broker, binary
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = pathlib.Path(binary()).resolve().parent
+os.environ["FULMAR_LIBRARY"] = str(FOLDER / "libfulmar.so")
+sys.path.insert(0, str(ROOT / "clients/python"))
+
+import fulmar_client  # noqa: E402: after the library's path
+from fulmar_client import _library as c  # noqa: E402
+
+LIBRARY = c.LIBRARY
+URLS = {"quic": "quic", "mqtts": "mqtts", "mqtt": "mqtt", "ws": "ws"}
+SETTINGS = """[auth]
+allow_anonymous = "always"
+[[acl.rules]]
+allow = false
+action = "publish"
+topic = "forbidden/#"
+"""
+
+
+def fence(page: str, language: str) -> str:
+    """The first block of a page in this language."""
+    return re.search(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL).group(1)
+
+
+class WithBroker(unittest.TestCase):
+    def setUp(self):
+        self.broker = Broker(SETTINGS)
+        self.addCleanup(self.broker.close)
+
+    def url(self, scheme: str) -> str:
+        return f"{scheme}://127.0.0.1:{self.broker.ports[URLS[scheme]]}"
+
+    def client(self, scheme: str, **options) -> fulmar_client.Client:
+        return fulmar_client.Client(self.url(scheme), ca_file=self.broker.ca, **options)
+
+    def run_async(self, work):
+        async def bounded():
+            return await asyncio.wait_for(work, PATIENCE_S)
+
+        return asyncio.run(bounded())
+
+
+class Examples(WithBroker):
+    def build(self, compiler: list[str], source: pathlib.Path) -> str:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        program = os.path.join(folder.name, "program")
+        flags = ["-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "crates/ffi/include")]
+        subprocess.run([*compiler, *flags, str(source), f"-L{FOLDER}", "-lfulmar", "-o", program], check=True)
+        return program
+
+    def test_c_and_cpp(self):
+        source = ROOT / "crates/ffi/examples/pubsub.c"
+        for compiler in (["cc", "-std=c11", "-D_DEFAULT_SOURCE"], ["c++", "-std=c++17", "-x", "c++"]):
+            if compiler[0] == "c++":
+                # As C++ knows no designated enums of C here, the same source serves for both.
+                compiler = [*compiler, "-Wno-missing-field-initializers"]
+            program = self.build(compiler, source)
+            for scheme in ("quic", "mqtts", "ws"):
+                with self.subTest(compiler=compiler[0], scheme=scheme):
+                    environment = os.environ | {"FULMAR_CA": self.broker.ca, "LD_LIBRARY_PATH": str(FOLDER)}
+                    words = [program, self.url(scheme), "plant/temperature", "21.5"]
+                    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
+                    self.assertEqual((done.returncode, done.stdout), (0, "plant/temperature 21.5\n"), done.stderr)
+
+    def test_c_says_what_is_wrong(self):
+        program = self.build(["cc"], ROOT / "crates/ffi/examples/pubsub.c")
+        run = lambda url: subprocess.run([program, url, "t", "m"], env=os.environ | {"LD_LIBRARY_PATH": str(FOLDER)},
+                                         capture_output=True, text=True, timeout=PATIENCE_S)
+        self.assertIn("write SCHEME://HOST[:PORT]", run("localhost").stderr)
+
+    def test_python(self):
+        for page in ("docs/clients.md", "clients/python/README.md"):
+            code = fence(page, "python").replace('"quic://localhost"', f'"{self.url("quic")}", ca_file={self.broker.ca!r}')
+            environment = os.environ | {"PYTHONPATH": str(ROOT / "clients/python")}
+            program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+            self.addCleanup(program.stdout.close)
+            self.addCleanup(program.wait)
+            self.addCleanup(program.kill)
+            self.assertEqual(program.stdout.readline(), "plant/temperature 21.5\n", page)
+
+
+class Python(WithBroker):
+    def test_messages_of_each_quality_with_their_properties(self):
+        async def work(scheme):
+            async with self.client(scheme) as client:
+                self.assertEqual(await client.subscribe("a/+", 2), 2)
+                for qos in range(3):
+                    await client.publish("a/b", bytes([qos, 0, 255]), qos, content_type="x/y", response_topic="answers",
+                                         correlation_data=b"\0\1", expiry_s=60, user_properties={"unit": "°C"})
+                received = [message async for message in take(client, 3)]
+            self.assertEqual([(m.topic, m.payload, m.qos) for m in received], [("a/b", bytes([q, 0, 255]), q) for q in range(3)])
+            for message in received:
+                self.assertEqual((message.content_type, message.response_topic, message.correlation_data, message.user_properties),
+                                 ("x/y", "answers", b"\0\1", (("unit", "°C"),)))
+                self.assertIn(message.expiry_s, range(1, 61))
+
+        for scheme in URLS:
+            with self.subTest(scheme):
+                self.run_async(work(scheme))
+
+    def test_refusals_say_why(self):
+        async def work():
+            async with self.client("quic") as client:
+                with self.assertRaises(fulmar_client.Refused) as refused:
+                    await client.publish("forbidden/t", "m", 1)
+                self.assertEqual(refused.exception.reason, 0x87)
+                for wrong in (client.publish("a/#", "m"), client.publish("t\0u", "m"), client.publish("t", "m", 3),
+                              client.publish("t", "m", user_properties={"n": "x" * 70_000}), client.subscribe("a#"),
+                              client.subscribe("a", 3), client.publish("t", "m", response_topic="a/#")):
+                    with self.assertRaises(fulmar_client.Error):
+                        await wrong
+                # None of these has harmed it.
+                self.assertEqual(await client.publish("t", "m", 1), 0x10)
+            with self.assertRaises(fulmar_client.Disconnected):
+                await client.publish("t", "m")
+
+        self.run_async(work())
+        for options, words in ({"no_such": 1}, "no option"), ({"keep_alive_s": "x"}, "number"), ({"streams": "x"}, "one of"):
+            with self.assertRaisesRegex(fulmar_client.Error, words):
+                self.client("quic", **options)
+
+    def test_no_connection_is_an_error_unless_offline(self):
+        self.broker.kill()
+
+        async def refused():
+            async with self.client("mqtt"):
+                pass
+
+        with self.assertRaisesRegex(fulmar_client.Refused, "cannot connect"):
+            self.run_async(refused())
+
+        async def offline():
+            async with self.client("quic", offline=True) as client:
+                sent = asyncio.ensure_future(client.publish("t", "later", 1, retain=True))
+                await asyncio.get_running_loop().run_in_executor(None, self.broker.start)
+                self.assertEqual(await sent, 0x10)
+
+        self.run_async(offline())
+
+    def test_what_is_published_while_the_broker_is_killed_arrives_once(self):
+        async def work():
+            listener = self.client("mqtt", client_id="listener", session_expiry_s=600)
+            sender = self.client("quic", client_id="sender", session_expiry_s=600, reconnect_longest_ms=500)
+            async with listener, sender:
+                await listener.subscribe("n", 2)
+                kill = asyncio.get_running_loop().run_in_executor
+                publications = [asyncio.ensure_future(sender.publish("n", str(n), 2)) for n in range(200)]
+                await asyncio.gather(*publications[:20])
+                await kill(None, self.broker.kill)
+                publications += [asyncio.ensure_future(sender.publish("n", str(n), 2)) for n in range(200, 300)]
+                await kill(None, self.broker.start)
+                await asyncio.gather(*publications)
+                received = [int(message.payload) async for message in take(listener, 300)]
+            self.assertEqual(received, list(range(300)))
+
+        self.run_async(work())
+
+    def test_quic_goes_on_from_another_address(self):
+        async def work():
+            async with self.client("quic") as client:
+                await client.subscribe("t", 1)
+                before = await client.path()
+                client.network_changed()
+                await client.publish("t", "moved", 1)
+                self.assertEqual([message.payload async for message in take(client, 1)], [b"moved"])
+                path = await client.path()
+                self.assertEqual((before.transport, path.transport, path.migrations), ("quic", "quic", 1))
+                self.assertGreater(path.rtt_ms, 0)
+
+        self.run_async(work())
+
+    def test_messages_that_nobody_takes_wait_and_are_not_lost(self):
+        async def work():
+            async with self.client("mqtt", client_id="slow", session_expiry_s=600) as slow, self.client("quic") as fast:
+                await slow.subscribe("t", 1)
+                for n in range(3000):
+                    await fast.publish("t", str(n), 1)
+                self.assertLessEqual(slow._received.qsize(), 1100)
+                self.assertEqual([int(m.payload) async for m in take(slow, 3000)], list(range(3000)))
+
+        self.run_async(work())
+
+    def test_a_message_is_acknowledged_by_hand(self):
+        async def work():
+            async with self.client("mqtt", client_id="c", session_expiry_s=600, acknowledge_by_hand=True) as client:
+                await client.subscribe("t", 1)
+                await client.publish("t", "1", 1)
+                await client.publish("t", "2", 1)
+                [first, second] = [message async for message in take(client, 2)]
+                self.assertNotEqual(first.receipt, second.receipt)
+                client.acknowledge(first)
+            async with self.client("mqtt", client_id="c", session_expiry_s=600, clean_start=False) as client:
+                [again] = [message async for message in take(client, 1)]
+                self.assertEqual((again.payload, again.dup), (b"2", True))
+
+        self.run_async(work())
+
+
+async def take(client: fulmar_client.Client, count: int):
+    async for message in client.messages():
+        yield message
+        count -= 1
+        if count == 0:
+            return
+
+
+class WrongCalls(WithBroker):
+    """None of these may end the process."""
+
+    def error(self) -> str:
+        return LIBRARY.fulmar_error().decode()
+
+    def test_arguments(self):
+        self.assertEqual(LIBRARY.fulmar_options_new(None), 0)
+        self.assertIn("null", self.error())
+        self.assertEqual(LIBRARY.fulmar_options_new(b"quic://\xff"), 0)
+        self.assertIn("not UTF-8", self.error())
+        options = LIBRARY.fulmar_options_new(self.url("mqtt").encode())
+        self.assertEqual(LIBRARY.fulmar_options_set(options, None, b"", 0), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_options_set(options, b"client_id", None, 5), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_options_set(options, b"client_id", b"\xff", 1), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_options_set(options, b"client_id", b"x", 2**63), c.INVALID)
+        client = LIBRARY.fulmar_connect(options)
+        event = c.Event()
+        self.assertEqual(LIBRARY.fulmar_next(client, None, 0), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_publish(client, None, 0, 0), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_publish(client, ctypes.byref(c.Publication(None)), 0, 0), c.INVALID)
+        big = c.Publication(b"t", b"", 2**62)
+        self.assertEqual(LIBRARY.fulmar_publish(client, ctypes.byref(big), 0, 0), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_subscribe(client, b"t", 0xFF, 0), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_next(client, ctypes.byref(event), PATIENCE_S * 1000), 1, self.error())
+        self.assertEqual(event.kind, c.CONNECTED, event.text)
+        for handle in (client, options):
+            self.assertEqual(LIBRARY.fulmar_free(handle), 0)
+
+    def test_handles_that_are_none(self):
+        options = LIBRARY.fulmar_options_new(self.url("mqtt").encode())
+        client = LIBRARY.fulmar_connect(options)
+        self.assertEqual(LIBRARY.fulmar_options_set(client, b"client_id", b"x", 1), c.INVALID)
+        self.assertEqual(LIBRARY.fulmar_connect(client), 0)
+        for handle in (client, options):
+            self.assertEqual(LIBRARY.fulmar_free(handle), 0)
+        event = c.Event()
+        for handle in (0, client, options, 2**64 - 1):
+            self.assertEqual(LIBRARY.fulmar_free(handle), c.INVALID)
+            self.assertIn("was freed", self.error())
+            self.assertEqual(LIBRARY.fulmar_next(handle, ctypes.byref(event), 0), c.INVALID)
+            self.assertEqual(LIBRARY.fulmar_event_fd(handle), c.INVALID)
+            self.assertEqual(LIBRARY.fulmar_disconnect(handle, 0), c.INVALID)
+            self.assertEqual(LIBRARY.fulmar_connect(handle), 0)
+
+    def test_a_thread_that_waits_learns_that_its_client_is_freed(self):
+        options = LIBRARY.fulmar_options_new(self.url("mqtt").encode())
+        client = LIBRARY.fulmar_connect(options)
+        answers, ready = [], threading.Event()
+
+        def wait():
+            event = c.Event()
+            while True:
+                answer = LIBRARY.fulmar_next(client, ctypes.byref(event), -1)
+                answers.append(answer)
+                ready.set()
+                if answer != 1:
+                    return
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        self.assertTrue(ready.wait(PATIENCE_S))
+        event = c.Event()
+        # Either it is waiting, or about to.
+        busy = LIBRARY.fulmar_next(client, ctypes.byref(event), 0)
+        self.assertIn(busy, (c.BUSY, 0))
+        self.assertEqual(LIBRARY.fulmar_free(client), 0)
+        thread.join(PATIENCE_S)
+        self.assertFalse(thread.is_alive())
+        self.assertIn(answers[-1], (c.CLOSED, c.INVALID))
+        LIBRARY.fulmar_free(options)
+
+
+if __name__ == "__main__":
+    unittest.main()
