@@ -48,7 +48,8 @@ def discovery(topic, message, unavailable_after):
         "unique_id": topic,
         "object_id": f"{device}_{quantity}",
         "state_topic": topic,
-        "value_template": "{{ value_json.value }}",
+        # Empty messages, of sensors that are removed, are no JSON.
+        "value_template": "{{ value_json.value if value_json is defined else none }}",
         "state_class": "measurement",
         # The retained measurement may be old when Home Assistant starts; later ones expire while it runs.
         "availability_topic": topic,

@@ -239,16 +239,22 @@ class HomeAssistant(Recipe):
         self.become("sensor.cellar_1_co2", state="700.0", **co2)
         self.publish("attic", "radon", value=85)
         self.become("sensor.attic_radon", state="85.0", unit_of_measurement="Bq/m³")
-        # Removed while the script is away.
-        script.stop()
-        self.type(f"fulmar user token office --twin rural --role office --file office.token --data data")
+        self.type("fulmar user token office --twin rural --role office --file office.token --data data")
         remove = (f'curl -sS -X DELETE --cacert {self.broker.ca} -H "authorization: Bearer $(cat office.token)" '
                   f"-w '%{{http_code}}' https://localhost:8443/api/v1/rural/sensor/cellar.1")
         eventually("the removal", lambda: self.type(remove).endswith("204"), every_s=0.2)
-        self.become("sensor.cellar_1_co2", state="unavailable")
-        again = self.leave(typed)
-        eventually("the withdrawal", lambda: "withdrawn fulmar/rural/value/cellar.1/co2" in again.text(), every_s=0.1)
         eventually("the entity's end", lambda: self.entities()["sensor.cellar_1_co2"] is None, every_s=0.1)
+        self.assertIn("withdrawn fulmar/rural/value/cellar.1/co2", script.text())
+        self.assertNotIn("rror", self.core.text().split("sensor.cellar_1_co2")[-1], "no template fails")
+        # What it had announced of a sensor that was removed while it was stopped.
+        script.stop()
+        as_ann = f"mqtts://localhost --cafile {self.broker.ca} -u ann -t homeassistant/sensor/fulmar_rural_%s/radon/config"
+        self.type(f"fulmar sub {as_ann % 'attic'} -C 1 | sed s/attic/ghost/g > ghost.json")
+        self.type(f"fulmar pub {as_ann % 'ghost'} -r -q 1 -f ghost.json")
+        eventually("the ghost", lambda: "sensor.ghost_radon" in self.entities(), every_s=0.1)
+        again = self.leave(typed)
+        eventually("its end", lambda: self.entities()["sensor.ghost_radon"] is None, every_s=0.1)
+        self.assertIn("withdrawn fulmar/rural/value/ghost/radon", again.text())
         self.become("sensor.attic_radon", state="85.0")
 
     def test_a_user_without_the_rule_is_refused_with_a_reason(self):
