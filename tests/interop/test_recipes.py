@@ -210,8 +210,7 @@ class HomeAssistant(Recipe):
         self.broker.stop()
         self.broker.start()
         self.copy("home-assistant-discovery.py")
-        self.words["python3 home"] = f"{sys.executable} home"
-        return replaced(line("python3 home-assistant-discovery.py"), {" rural": f" rural --port {self.ports['mqtts']}"})
+        return replaced(line("venv/bin/python home"), {" rural": f" rural --port {self.ports['mqtts']}"})
 
     def start_home_assistant(self):
         secret = (self.folder / "home-assistant.password").read_text().strip()
@@ -264,19 +263,25 @@ class HomeAssistant(Recipe):
         self.assertIn("home-assistant needs an access rule", refused.stderr)
 
 
-class Grafana(Recipe):
+class Database(Recipe):
+    """With a PostgreSQL server for the recipe's sinks."""
+
+    def into_the_database(self, sinks):
+        self.server = postgres.Server()
+        self.addCleanup(self.server.close)
+        self.server.sql("CREATE DATABASE history")
+        return replaced(sinks, {"postgres://fulmar@db.example.org/history":
+                                f"postgres://{postgres.USER}@127.0.0.1:{self.server.port}/history",
+                                "/etc/fulmar/history-password": self.server.path / "password"})
+
+
+class Grafana(Database):
     """The dashboard's queries, as Grafana sends them."""
 
     RANGE = datetime.timedelta(hours=24)
 
     def more(self):
-        self.server = postgres.Server()
-        self.addCleanup(self.server.close)
-        self.server.sql("CREATE DATABASE history")
-        sinks = re.search(r"```toml\n(.*?)```", pages.page("docs/sinks.md"), re.DOTALL)[1]
-        return replaced(sinks, {"postgres://fulmar@db.example.org/history":
-                                f"postgres://{postgres.USER}@127.0.0.1:{self.server.port}/history",
-                                "/etc/fulmar/history-password": self.server.path / "password"})
+        return self.into_the_database(re.search(r"```toml\n(.*?)```", pages.page("docs/sinks.md"), re.DOTALL)[1])
 
     def rows(self, query):
         """A query's rows for Grafana's user, with macros and variables replaced as Grafana does."""
@@ -321,6 +326,74 @@ class Grafana(Recipe):
         self.assertEqual(site, "mill")
         self.assertAlmostEqual(float(gap), 4 * 3600, delta=PATIENCE_S)
         self.assertEqual(rows, {}, "a panel without expectations")
+
+
+class Ecosystems(Database):
+    # Table, topic, payload (as the projects' documentation and users' reports have them, shortened), columns of the row.
+    MESSAGES = [
+        ("zigbee", "zigbee2mqtt/attic", '{"battery": 86, "humidity": 55.43, "last_seen": "2023-03-17T12:13:04+01:00",'
+         ' "linkquality": 97, "pressure": 1000.6, "temperature": 22.75, "voltage": 2955}',
+         {"device": "attic", "temperature": 22.75, "humidity": 55.43, "battery": 86, "linkquality": 97,
+          "at": "2023-03-17T11:13:04+00:00"}),
+        ("zigbee", "zigbee2mqtt/switch", '{"action": "single"}', {"device": "switch", "temperature": None}),
+        ("zigbee", "zigbee2mqtt/leak", '{"battery": "100.00", "voltage": 3045, "linkquality": 99, "water_leak": false}',
+         {"device": "leak", "battery": 100}),
+        ("tasmota", "tele/pow/SENSOR", '{"Time": "2018-01-17T18:59:50", "ENERGY": {"Total": 1.956, "Yesterday": 0.054,'
+         ' "Today": 0.049, "Period": 0, "Power": 9, "Factor": 0.43, "Voltage": 231, "Current": 0.089}}',
+         {"device": "pow", "power_w": 9, "energy_kwh": 1.956, "voltage_v": 231, "temperature": None}),
+        ("tasmota", "tele/hall/SENSOR", '{"Time": "2026-01-17T18:59:50", "AM2301": {"Temperature": 21.5, "Humidity": 48.1,'
+         ' "DewPoint": 10.1}, "TempUnit": "C"}', {"device": "hall", "temperature": 21.5, "humidity": 48.1}),
+        ("shelly", "shellyplusht-b8d61a8b17cc/events/rpc", '{"src": "shellyplusht-b8d61a8b17cc", "method": "NotifyFullStatus",'
+         ' "params": {"ts": 1680962879.62, "devicepower:0": {"id": 0, "battery": {"V": 0.43, "percent": 0}}, "humidity:0":'
+         ' {"id": 0, "rh": 42.2}, "temperature:0": {"id": 0, "tC": 19.8, "tF": 67.6}}}',
+         {"device": "shellyplusht-b8d61a8b17cc", "temperature": 19.8, "humidity": 42.2, "battery": 0,
+          "at": "2023-04-08T14:07:59.62+00:00"}),
+        ("shelly", "shellyplus1pm-a8032abe54dc/events/rpc", '{"src": "shellyplus1pm-a8032abe54dc", "method": "NotifyStatus",'
+         ' "params": {"ts": 1680962880, "switch:0": {"id": 0, "apower": 8.9, "aenergy": {"total": 6.532}}}}',
+         {"power_w": 8.9, "energy_wh": 6.532, "temperature": None}),
+        ("esphome", "attic/sensor/room_temperature/state", "21.5", {"node": "attic", "sensor": "room_temperature", "value": 21.5}),
+        ("lorawan", "application/17c82e96/device/0101010101010101/event/up", '{"time": "2022-07-18T09:34:15.775023242+00:00",'
+         ' "deviceInfo": {"deviceName": "Cellar", "devEui": "0101010101010101"}, "fCnt": 10, "fPort": 1, "data": "qg==",'
+         ' "object": {"temperature": 12.5}}',
+         {"dev_eui": "0101010101010101", "device": "Cellar", "counter": 10, "temperature": 12.5, "object": {"temperature": 12.5},
+          "at": "2022-07-18T09:34:15.775023+00:00"}),
+        ("things_stack", "v3/app1@ttn/devices/dev1/up", '{"end_device_ids": {"device_id": "dev1", "dev_eui":'
+         ' "0004A30B001C0530"}, "received_at": "2020-02-12T15:15:46Z", "uplink_message": {"f_port": 1, "received_at":'
+         ' "2020-02-12T15:15:45.123456789Z", "decoded_payload": {"temperature": 1.0, "luminosity": 0.64}}}',
+         {"device": "dev1", "dev_eui": "0004A30B001C0530", "counter": None, "temperature": 1,
+          "decoded": {"temperature": 1, "luminosity": 0.64}, "at": "2020-02-12T15:15:45.123457+00:00"}),
+        ("statestream", "statestream/light/kitchen/state", "on", {"domain": "light", "entity": "kitchen", "state": "on"}),
+    ]
+
+    def more(self):
+        return self.into_the_database((FILES / "ecosystems.toml").read_text(encoding="utf-8"))
+
+    def test_each_format_gives_its_row(self):
+        self.copy("ecosystems.toml", {"/etc/fulmar/history-password": self.server.path / "password"})
+        tried = json.loads(self.type(line("fulmar sink try zigbee2mqtt")))
+        self.assertEqual((tried["device"], tried["temperature"], tried["at"]), ("attic", 22.75, "2026-11-30T12:13:04+01:00"))
+        for _, topic, payload, _ in self.MESSAGES:
+            self.type(f"fulmar pub mqtts://localhost --cafile data/ca/ca.pem -u ann -t {topic} -q 1 -m '{payload}'")
+        for table, topic, _, columns in self.MESSAGES:
+            row = self.row(table, topic)
+            self.assertEqual({name: row[name] for name in columns}, columns, topic)
+        self.type("fulmar pub mqtts://localhost --cafile data/ca/ca.pem -u ann -t attic/sensor/lux/state -q 1 -m nan")
+        dead = "fulmar sink dead esphome --config data/fulmar.toml --data data"
+        eventually("the dead letter", lambda: "attic/sensor/lux/state" in self.type(dead), every_s=0.1)
+
+    def row(self, table, topic):
+        """The only row of a topic."""
+        found = []
+
+        def stored():
+            made = self.server.sql(f"SELECT to_regclass('{table}')", "history")
+            query = f"SET timezone = 'UTC'; SELECT row_to_json(r) FROM {table} AS r WHERE topic = '{topic}'"
+            found[:] = map(json.loads, self.server.sql(query, "history").splitlines()) if made else []
+            return found
+
+        eventually(topic, stored, every_s=0.1)
+        [row] = found
+        return row
 
 
 class LateReadings(Recipe):
