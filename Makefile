@@ -274,6 +274,13 @@ bridge-kill-test: interop-needs $(VENV)/ready ## Kill Fulmar's gateway, mosquitt
 	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
 		$(abspath $(VENV))/bin/python -u bridge_kill.py
 
+.PHONY: ledger-kill-test
+ledger-kill-test: interop-needs $(VENV)/ready ## Kill gateway, broker and PostgreSQL and cut the link during 50,000 readings, each of which is a row once
+	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
+	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
+		FULMAR_LEDGER_READINGS=50000 FULMAR_LEDGER_FAULTS=36 FULMAR_PATIENCE_S=600 \
+		$(abspath $(VENV))/bin/python run.py test_sinks.Sinks.test_readings_of_a_gateway_are_there_once_and_in_order
+
 .PHONY: cluster-kill-test
 cluster-kill-test: interop-needs $(VENV)/ready $(SOAK_GO) ## Kill and pause nodes of a cluster and NATS servers, cut their networks and more, at length and under load
 	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)

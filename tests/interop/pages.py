@@ -101,7 +101,7 @@ NOT_TYPED = [
         ("studies", HAND), ("bench-parts", HAND)]],
     *[("TESTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("reference", HAND), ("site", HAND), ("screenshots", HAND),
-        ("lint", CI), ("bench", HAND), ("studies", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("bench-cluster", HAND), ("bench-page", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
+        ("lint", CI), ("bench", HAND), ("studies", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("bench-cluster", HAND), ("bench-page", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("ledger-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
         ("fuzz", SHORT)]],
     *[("docs/install.md", begins, "installs on bare systems: tests/dist types the same with paths and versions of its own")
       for begins in ["sudo apt ", "sudo dnf ", "sudo systemctl ", "tar ", "fulmar-0.1.0-x86_64/fulmar ", "pip ",
