@@ -134,7 +134,8 @@ class Clients(Recipe):
     @unittest.skipUnless(shutil.which("telegraf"), "telegraf is not in the path")
     def test_telegraf(self):
         self.copy("telegraf.conf", {"8883": self.ports["mqtts"]})
-        telegraf = self.leave("env " + line("MQTT_PASSWORD=", "Telegraf"))
+        start = "env " + line("MQTT_PASSWORD=", "Telegraf")
+        telegraf = self.leave(start)
         written = self.folder / "climate.txt"
         begun = time.time()
 
@@ -146,6 +147,11 @@ class Clients(Recipe):
         eventually("the reading", arrived, every_s=0.2)
         self.assertRegex(written.read_text(), r"(?m)^climate,site=mill\S* temperature=4\.5 \d{19}$")
         self.assertAlmostEqual(int(written.read_text().split()[-1]) / 1e9, begun - 6 * 3600, delta=PATIENCE_S)
+        # What is published while Telegraf is stopped waits.
+        telegraf.stop()
+        self.type(line("fulmar pub", "Telegraf").replace("4.5}", "5.5}"))
+        self.leave(start)
+        eventually("the later reading", lambda: "temperature=5.5" in written.read_text(), every_s=0.2)
 
 
 class NodeRed(Recipe):
@@ -175,7 +181,13 @@ class NodeRed(Recipe):
         except AssertionError as error:
             raise AssertionError(node_red.text() + (self.broker.data / "log").read_text()) from error
         eventually("the other", lambda: commanded(hot.replace("30.5", "20.5"), "off"), every_s=0.1)
-        self.assertEqual(fan.text(), "plant/mill/fan on\nplant/mill/fan off\n", "only changes")
+        commands = "plant/mill/fan on\nplant/mill/fan off\n"
+        self.assertEqual(fan.text(), commands, "only changes")
+        # What is published while Node-RED is stopped waits.
+        node_red.stop()
+        self.type(hot)
+        self.leave(line("node_modules/.bin/node-red "))
+        eventually("the command", lambda: fan.text() == f"{commands}plant/mill/fan on\n", every_s=0.1)
 
 
 @unittest.skipUnless(os.path.exists(HOME_ASSISTANT), "Home Assistant is not there (make test-interop), or this is not Python 3.11")
