@@ -25,7 +25,7 @@ export function ask<T>(path: string, request: Request = {}): Promise<T> {
 export function useLoaded<T>(
   key: string | null,
   load: (() => Promise<T>) | null,
-  { isSticky = false, everyMs = 0 } = {},
+  { isSticky = false, everyMs = 0, most = 0 } = {},
 ): Loaded<T> {
   const [loaded, setLoaded] = useState<{ key: string | null; data: T } | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
@@ -52,7 +52,7 @@ export function useLoaded<T>(
       isGone = true;
       stop?.();
     };
-  }, [key, everyMs, round, load === null, state.twin.value?.id]);
+  }, [key, everyMs, most, round, load === null, state.twin.value?.id]);
   const data = isSticky || loaded?.key === key ? (loaded?.data ?? null) : null;
   return { data, problem, again: () => setRound((before) => before + 1) };
 }
@@ -68,7 +68,7 @@ export function usePages<T>(path: string, most: number): Loaded<T[]> {
     const twin = encodeURIComponent(state.twin.value?.id ?? '');
     return pages<T>(`/${twin}${path}`, state.session.value?.token ?? '', Math.min(most, 1000), most);
   };
-  return useLoaded(path, load);
+  return useLoaded(path, load, { most });
 }
 
 /** Asks again when everything was fetched anew, or a reading of this meter is announced. */

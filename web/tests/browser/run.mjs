@@ -532,6 +532,25 @@ async function formsAndLists(viewport) {
   await page.getByTestId('missed').waitFor();
   assert.equal(await page.getByText('The disk is full.').count(), 0);
 
+  // More is a click away: of what is here, and of what the server has.
+  await go(page, '/lists/L2');
+  const tasks = page.locator('[data-testid=tasks] li');
+  await page.getByRole('button', { name: 'Show 100 more' }).click();
+  await page.waitForFunction(() => document.querySelectorAll('[data-testid=tasks] li').length === 200);
+  assert.equal(await tasks.count(), 200);
+  const often = { meter: 'm2100', value: 1, unit: 'm3', method: 'manual', reader: 'otto', work_list: null };
+  for (let day = 0; day < 30; day += 1)
+    mock.store({ ...often, id: `often-${day}`, at: new Date(Date.UTC(2026, 1, 1 + day)).toISOString() });
+  await go(page, '/meters/m2100');
+  const known = page.locator('[data-testid=history] tbody tr');
+  await known.nth(19).waitFor();
+  assert.equal(await known.count(), 20);
+  await page.getByRole('button', { name: 'Show more' }).click();
+  await known.nth(29).waitFor();
+  assert.equal(await known.count(), 30);
+  await go(page, '/office/missed');
+  await page.getByTestId('missed').waitFor();
+
   // One table: the title is that of the page, and navigation says where one is.
   assert.equal(await page.title(), 'Missed meters · Fulmar');
   const where = page.locator('nav:visible [aria-current=page]');

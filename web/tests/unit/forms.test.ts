@@ -60,7 +60,7 @@ describe('what the server refuses', () => {
   test('is said of the form if a part of it is about no field', () => {
     const placed = invalid({ field: 'name', detail: 'taken' }, { field: 'id', detail: 'odd' });
     expect(placed.faults).toEqual({ name: 'Taken' });
-    expect(placed.rest).toContain('all of it');
+    expect(placed.rest).toContain('All of it');
     expect(placeProblem(new ApiError(0, 'No network.'), FIELDS)).toEqual({ faults: {}, rest: 'No network.' });
   });
 
