@@ -336,7 +336,7 @@ async function decide() {
   await exchanged.getByText('99,000.5').waitFor();
   assert.equal(await exchanged.locator('[data-label="New number"]').textContent(), 'B-2');
   await charted;
-  await page.locator('.facts').getByText('B-2').waitFor();
+  await page.locator('.about').getByText('B-2').waitFor();
   await exchanged.getByRole('button', { name: 'Take back' }).click();
   await exchanged.getByText('Taken back by olga').waitFor();
   assert.equal(await exchanged.getByRole('button').count(), 0, 'it is taken back once');

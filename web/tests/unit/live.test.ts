@@ -5,7 +5,8 @@ import { withStates } from '../../src/homes/lib';
 import { alerts, receive } from '../../src/homes/state';
 import type { Alert, Home } from '../../src/homes/types';
 import { isHalfConflict, withAnnounced } from '../../src/lib/readings';
-import type { Reading } from '../../src/types';
+import * as state from '../../src/state';
+import type { Reading, TwinRole } from '../../src/types';
 
 const reading = (id: string, more: Partial<Reading> = {}): Reading => ({
   id,
@@ -64,12 +65,15 @@ describe('an announced alert', () => {
 
   beforeEach(() => {
     vi.useFakeTimers();
-    vi.stubGlobal('fetch', vi.fn());
+    vi.stubGlobal('fetch', vi.fn().mockRejectedValue(new Error('no network')));
+    const twins: TwinRole[] = [{ id: 't', name: 't', role: 'office', kind: 'homes' }];
+    state.session.value = { token: 't', expires_at: '', user: { name: 'u', display_name: null, twins } };
     alerts.value = [];
   });
   afterEach(() => {
     vi.useRealTimers();
     vi.unstubAllGlobals();
+    state.session.value = null;
   });
 
   test('is there and goes without anything being fetched', () => {
