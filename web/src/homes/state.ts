@@ -114,12 +114,13 @@ function isAlert(message: object | null): message is Alert {
 function show(came: ReadonlyMap<string, LiveValue>): void {
   const next = new Map(places.value);
   const times = new Map(newest.value);
+  const known = new Set(sensors.value.map(({ device }) => device));
   let isUnknown = false;
   for (const [key, live] of came) {
     times.set(key, live.at);
     const home = live.home === null ? undefined : next.get(live.home);
     if (home) next.set(home.id, withValue(home, live));
-    else if (!sensors.value.some((sensor) => sensor.device === live.device)) isUnknown = true;
+    if (!known.has(live.device)) isUnknown = true;
   }
   batch(() => {
     places.value = next;
