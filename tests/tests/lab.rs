@@ -416,7 +416,7 @@ fn round_trips_of_readings_are_counted_by_transport() {
     // Four at once on two processors: 17 would wait for them longer than for a round trip.
     let changes = [
         ("--count=50", "--count=4"),
-        ("delay = \"50ms\"", "delay = \"20ms\""),
+        ("profile = \"monitoring\"", "delay = \"20ms\""),
         ("cores = 0.1", "cores = 0.5"),
     ];
     let Some(samples) = small("monitoring.toml", &changes, "loss=0") else { return };

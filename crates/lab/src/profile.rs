@@ -104,10 +104,6 @@ mod tests {
             "meter-reading-wifi",
             "meter-reading-2g-64kbps",
             "monitoring",
-            "constrained-direct",
-            "constrained-hotspot",
-            "bulk-standard",
-            "bulk-mobile",
         ];
         for name in common.iter().chain(&testbeds) {
             assert!(profiles.iter().any(|profile| profile.name == *name), "{name} is missing");
