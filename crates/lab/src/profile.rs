@@ -101,7 +101,7 @@ mod tests {
             "mqtt-quic-wired",
             "mqtt-quic-wireless",
             "mqtt-quic-long-distance",
-            "meter-reading-wifi",
+            "meter-reading-wifi-json",
             "meter-reading-2g-64kbps",
             "monitoring",
         ];
