@@ -141,6 +141,7 @@ NOT_TYPED = [
     ("docs/meters.md", "SEN 33225544", OUTPUT),
     ("docs/studies/README.md", "make studies", HAND),
     ("docs/lab.md", "xdg-open ", "opens the reader's browser"),
+    ("docs/lab.md", "scripts/paper ", "needs results of a long experiment: test_studies.py writes a paper from a report of its own"),
     ("docs/platform.md", "CREATE ", "SQL for an administrator: tests/interop/postgres.py makes role and database"),
 ]
 
