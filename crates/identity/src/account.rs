@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use fulmar_broker::auth::{PasswordError, verify_password};
+use fulmar_broker::auth::PasswordError;
 use serde::{Deserialize, Serialize};
 
 use crate::checks;
@@ -118,11 +118,6 @@ impl PasswordHash {
     /// The system has no randomness to give.
     pub fn from_password(password: &str) -> Result<PasswordHash, PasswordError> {
         hash_password(password.as_bytes())
-    }
-
-    /// Whether this is the password. Takes tens of milliseconds on purpose.
-    pub fn matches(&self, password: &str) -> bool {
-        verify_password(self.as_str(), password.as_bytes())
     }
 
     /// A tag that changes with the hash and reveals nothing of it.

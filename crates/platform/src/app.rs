@@ -148,6 +148,8 @@ impl App {
             change_log: ChangeLogSlot::default(),
         }));
         app.follow_accounts();
+        let accounts = Arc::downgrade(&app.account_cache);
+        app.settings.logins.add_external_users(move |name| accounts.upgrade()?.password(name));
         Ok((app, receiver))
     }
 

@@ -44,13 +44,9 @@ pub struct AdmittedUser {
     pub session: String,
 }
 
-/// Before the name and the password's tag in [`AdmittedUser::session`] of a login by password. No identifier of a
-/// token has a colon.
-const BY_PASSWORD: &str = "password:";
-
 /// The user of an account who has logged in by password.
 fn by_password(account: &Account) -> AdmittedUser {
-    let session = format!("{BY_PASSWORD}{}:{}", account.password_tag(), account.name);
+    let session = account.password_credential().into();
     AdmittedUser { user: account.name.to_string(), until_ms: u64::MAX, session }
 }
 
@@ -140,8 +136,8 @@ impl Platform {
         self.app.account_cache.account(user).is_some_and(|account| account.server_admin)
     }
 
-    /// Logs a user in by name and password, with the limits of logins over HTTP: failed logins per address, and
-    /// concurrent hashes. Takes the same time for an unknown user. Needs a tokio runtime.
+    /// Logs a user in by name and password, with the limit of failed logins per address that requests have. Takes the
+    /// same time for an unknown user. Needs a tokio runtime.
     ///
     /// # Errors
     /// Why not.
@@ -155,22 +151,10 @@ impl Platform {
         Ok(by_password(&account))
     }
 
-    /// The user of a login by name and password that is known to be right, such as one that is repeated. Answers from
-    /// memory.
-    pub fn log_in_again(&self, user: &str, password: &str, from: IpAddr) -> Option<AdmittedUser> {
-        sessions::known(&self.app, user, password, from).map(|account| by_password(&account))
-    }
-
     /// Whether what an admitted user showed is still valid: the token, or the password of the login. Answers
     /// from memory.
     pub fn is_session(&self, id: &str) -> bool {
-        let Some(by_password) = id.strip_prefix(BY_PASSWORD) else {
-            return self.app.account_cache.is_good(id, Time::now());
-        };
-        let named = by_password.split_once(':');
-        let account =
-            named.and_then(|(tag, name)| Some((tag, self.app.account_cache.account(name)?)));
-        account.is_some_and(|(tag, account)| account.password_tag() == tag)
+        self.app.account_cache.is_good(id, Time::now())
     }
 
     /// Calls `lost` with the names of accounts whose tokens have been revoked, who may do less than before or were removed,

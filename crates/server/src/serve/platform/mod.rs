@@ -56,7 +56,7 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn P
     let settings = fulmar_platform::Settings {
         disk: config.platform_part(),
         answers: opening.answers.clone(),
-        logins: opening.login_turns.clone(),
+        logins: Arc::clone(opening.logins),
         ..config.platform.settings()?
     };
     let is_shared = opening.shared.is_some();
@@ -74,17 +74,14 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn P
             data.display()
         );
     }
-    offer(&platform, &mut opening.offers)?;
+    offer(&platform, &mut opening.offers);
     let announcements = Some(announcements);
     Ok(Some(Box::new(Running { platform, announcements, client: None, is_shared })))
 }
 
 /// Offers its users to the broker, to HTTP and to the administration.
-///
-/// # Errors
-/// The thread that checks passwords cannot be started.
-fn offer(platform: &Platform, offers: &mut Offers) -> anyhow::Result<()> {
-    offers.external_users = Some(Arc::new(Users::new(platform.clone())?));
+fn offer(platform: &Platform, offers: &mut Offers) {
+    offers.external_users = Some(Arc::new(Users(platform.clone())));
     offers.hooks.push(Box::new(Vouching(platform.clone())));
     let known = platform.clone();
     offers.knows = Some(Knows::new(move |headers| {
@@ -102,7 +99,6 @@ fn offer(platform: &Platform, offers: &mut Offers) -> anyhow::Result<()> {
     }));
     #[cfg(feature = "admin")]
     administration::offer(platform, offers);
-    Ok(())
 }
 
 impl Running {
