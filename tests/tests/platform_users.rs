@@ -111,6 +111,34 @@ fn a_gateways_token_lasts_is_exchanged_without_a_gap_and_is_revoked() {
     assert!(!works(&first) && works(&second));
 }
 
+/// Another folder's store of users knows none of these users, and they are not removed.
+#[test]
+fn what_is_queued_for_a_user_outlives_a_start_with_another_store_of_users() {
+    let mut broker = broker();
+    let token =
+        good(&broker, &["user", "token", "gw-1", "--twin", "rural", "--role", "device"], "");
+    let subscribe = |broker: &TestBroker, more: &[&str]| {
+        let url = format!("mqtt://{}", broker.address("mqtt"));
+        let mut command = fulmar();
+        command.args(["sub", &url, "-u", "gw-1", "-q", "1", "-i", "gw", "-c", "-W", "10"]);
+        command.args(["-t", "fulmar/rural/command/gw-1/#"]).args(more);
+        run(command.env("FULMAR_PASSWORD", &token))
+    };
+    eventually("the server to know it", || subscribe(&broker, &["-E"]).status.success());
+    let topic = "fulmar/rural/command/gw-1/stop";
+    eventually("ann", || publish(&broker, "5", ("ann", PASSWORD), topic).status.success());
+    assert!(broker.terminate().success());
+    let (store, aside) = (broker.data().join("identities.db"), broker.data().join("aside.db"));
+    std::fs::rename(&store, &aside).unwrap();
+    broker.restart();
+    assert!(broker.log().contains("are in another data folder's identities.db"));
+    assert!(broker.terminate().success());
+    std::fs::rename(&aside, &store).unwrap();
+    broker.restart();
+    let received = subscribe(&broker, &["-C", "1"]);
+    assert_eq!(String::from_utf8_lossy(&received.stdout).trim(), "21", "what was queued");
+}
+
 #[test]
 fn the_log_of_changes_has_users_twins_and_tokens_of_the_platform() {
     let mut broker = broker();

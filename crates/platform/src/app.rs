@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
     pub(crate) account_cache: Arc<AccountCache>,
+    /// Whether another store of identities has the users of this database.
+    pub(crate) has_foreign_users: bool,
     pub(crate) signer: Signer,
     pub(crate) announcements: Arc<Announcements>,
     pub(crate) counts: Counts,
@@ -102,7 +104,7 @@ impl App {
                 (store, Signer::open_shared(&key, &shared.files)?)
             }
         };
-        import(data, &store, &identities)?;
+        let has_foreign_users = import(data, &store, &identities)?;
         let account_cache = Arc::new(AccountCache::new(identities));
         let loading = Arc::clone(&account_cache);
         let most = settings.disk.database;
@@ -135,6 +137,7 @@ impl App {
             settings,
             store,
             account_cache,
+            has_foreign_users,
             decoders: Arc::new(Decoders::new(signer.naming())),
             signer,
             announcements,

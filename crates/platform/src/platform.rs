@@ -131,6 +131,11 @@ impl Platform {
         self.app.account_cache.account(user).is_some()
     }
 
+    /// Whether a user was removed while no server ran. Of another store's users, it is not known.
+    pub fn was_removed_while_stopped(&self, user: &str) -> bool {
+        !self.app.has_foreign_users && !self.knows(user)
+    }
+
     /// Whether this user is an admin of the server. Answers from memory.
     pub fn is_server_admin(&self, user: &str) -> bool {
         self.app.account_cache.account(user).is_some_and(|account| account.server_admin)

@@ -27,12 +27,13 @@ pub(crate) fn user_store(store: &Store, identities: &Arc<Identities>) -> Result<
     Ok(store.write_now(move |db| Ok(UserStore::compare(db, &identities)?))?)
 }
 
-/// Records whose users the database has, unless another store has them, and moves the accounts, if there are any.
+/// Records whose users the database has, unless another store has them, and moves the accounts, if there are any. Returns
+/// whether another store has them.
 pub(crate) fn import(
     data: &Path,
     store: &Store,
     identities: &Arc<Identities>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let known = user_store(store, identities)?;
     if known == UserStore::Foreign {
         tracing::warn!(
@@ -40,11 +41,11 @@ pub(crate) fn import(
             "the users of the platform's database are in another data folder's identities.db: stop the server and use that \
              folder, or restore the file; until then those users cannot log in, and keep their devices"
         );
-        return Ok(());
+        return Ok(true);
     }
     let found = store.write_now(|db| Ok(earlier_accounts::read(db)?))?;
     if known == UserStore::Own && found.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let new = Command::SetIdentifier(Uuid::new_v4().to_string().into());
     identities.apply(vec![new]).map_err(refused)?;
@@ -62,7 +63,7 @@ pub(crate) fn import(
         }
         Ok(())
     })?;
-    Ok(())
+    Ok(false)
 }
 
 fn move_accounts(

@@ -105,7 +105,8 @@ impl Running {
     /// Lets the broker close connections whose token was revoked, and those whose user has fewer rights than before.
     fn watch(&self, core: &Core) {
         let broker = &core.broker;
-        broker.delete_sessions_of_external_users(|user| !self.platform.knows(user));
+        let is_gone = |user: &str| self.platform.was_removed_while_stopped(user);
+        broker.delete_sessions_of_external_users(is_gone);
         // A weak reference: the broker has a reference to the platform, and would never be dropped.
         let broker = Arc::downgrade(broker);
         self.platform.on_loss(move |losers| {
