@@ -111,6 +111,39 @@ fn a_gateways_token_lasts_is_exchanged_without_a_gap_and_is_revoked() {
     assert!(!works(&first) && works(&second));
 }
 
+#[test]
+fn a_name_is_a_users_of_the_platform_or_a_clients() {
+    let broker = broker();
+    good(&broker, &["ctl", "users", "add", "bob"], PASSWORD);
+    let carl = ["user", "add", "carl", "--twin", "rural", "--role", "office"];
+    good(&broker, &carl, PASSWORD);
+    let refused = |words: &[&str]| {
+        let mut command = fulmar();
+        command.args(words).arg("--data").arg(broker.data()).stdin(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        // It may look first.
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), PASSWORD.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let why = refused(&["ctl", "users", "add", "carl"]);
+    assert!(why.contains("remove that user first (fulmar user remove)"), "{why}");
+    let why = refused(&["user", "add", "bob", "--twin", "rural", "--role", "office"]);
+    assert!(why.contains("remove that client first (fulmar ctl users remove)"), "{why}");
+    good(&broker, &["ctl", "users", "remove", "bob"], "");
+    let bob = ["user", "add", "bob", "--twin", "rural", "--role", "office"];
+    eventually("the name to be free", || {
+        let mut command = fulmar();
+        command.args(bob).arg("--data").arg(broker.data()).stdin(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), PASSWORD.as_bytes());
+        child.wait().unwrap().success()
+    });
+    let topic = "fulmar/rural/command/gw-1/stop";
+    eventually("bob", || publish(&broker, "5", ("bob", PASSWORD), topic).status.success());
+}
+
 /// Another folder's store of users knows none of these users, and they are not removed.
 #[test]
 fn what_is_queued_for_a_user_outlives_a_start_with_another_store_of_users() {

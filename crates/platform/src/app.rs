@@ -10,7 +10,7 @@ use fulmar_identity::Identities;
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
-use crate::accounts::import::import;
+use crate::accounts::import::{import, log_shared_names};
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
 use crate::change_log::{ChangeLogSlot, RosterChange};
@@ -105,6 +105,7 @@ impl App {
             }
         };
         let has_foreign_users = import(data, &store, &identities)?;
+        log_shared_names(&identities);
         let account_cache = Arc::new(AccountCache::new(identities));
         let loading = Arc::clone(&account_cache);
         let most = settings.disk.database;

@@ -66,6 +66,20 @@ pub(crate) fn import(
     Ok(false)
 }
 
+/// Logs each name that a client and an account have, since only earlier versions allowed that.
+pub(crate) fn log_shared_names(identities: &Identities) {
+    let names =
+        identities.read(|state| state.shared_names().map(str::to_owned).collect::<Vec<_>>());
+    for user in names {
+        tracing::warn!(
+            user,
+            "a client of the broker and a user of the platform have this name: each has its own password and rights, and MQTT \
+             accepts the client's password only; to end that, remove one of them: `fulmar ctl users remove` or `fulmar user \
+             remove`"
+        );
+    }
+}
+
 fn move_accounts(
     data: &Path,
     identities: &Identities,
@@ -82,16 +96,5 @@ fn move_accounts(
         "the platform's accounts are in the store of identities now; remove the copy, which has hashes of passwords, \
          when you do not need the version before"
     );
-    let clashes = identities.read(|state| {
-        let both = state.accounts().keys().filter(|name| state.clients().contains_key(*name));
-        both.map(ToString::to_string).collect::<Vec<_>>()
-    });
-    for name in clashes {
-        tracing::warn!(
-            user = name,
-            "a client of the store and an account of the platform have this name: as before, each has its own password \
-             and rights, and MQTT accepts the client's password"
-        );
-    }
     Ok(())
 }
