@@ -49,7 +49,7 @@ impl Default for WrongLogins {
     }
 }
 
-/// What is stored of a user's password.
+/// A user's password as it is stored.
 pub(crate) struct StoredPassword {
     /// Without one, no password is right.
     pub(crate) hash: Option<StoredHash>,

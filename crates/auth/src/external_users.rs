@@ -7,7 +7,7 @@ use crate::access::Action;
 use crate::admitted::Admitted;
 use crate::time::Timestamp;
 
-/// What is stored of an external user's password.
+/// An external user's password as it is stored.
 pub struct ExternalPassword {
     /// The hash; without one, no password is right.
     pub hash: Option<String>,
@@ -34,6 +34,11 @@ pub trait ExternalUsers: Send + Sync + fmt::Debug {
 
     /// Whether an external user has this name; the way of its password is [`crate::Logins::add_external_users`].
     fn knows(&self, _username: &str) -> bool {
+        false
+    }
+
+    /// Whether an external user of this name may administer the server.
+    fn is_server_admin(&self, _username: &str) -> bool {
         false
     }
 

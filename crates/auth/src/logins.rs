@@ -43,7 +43,7 @@ const NICE: i32 = 5;
 /// Also where there is no such user.
 pub(crate) const WRONG: ReasonCode = ReasonCode::BadUserNameOrPassword;
 
-/// What waits for a thread.
+/// A task that waits for a thread.
 enum Waiting {
     Login(Login),
     /// Other work that takes as long, such as hashing a new password.
@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn ann() -> Logins {
-        Logins::new(Some(PasswordFile::of(&[("ann", &hash_password(b"secret").unwrap())])))
+        Logins::new(Some(PasswordFile::with_users(&[("ann", &hash_password(b"secret").unwrap())])))
     }
 
     /// Checks a login as a thread does; whether it was hashed, too.
@@ -420,13 +420,14 @@ mod tests {
     #[test]
     fn a_new_file_knows_the_logins_of_users_whose_lines_are_the_same() {
         let line = &*hash_password(b"secret").unwrap();
-        let logins =
-            Logins::new(Some(PasswordFile::of(&["ann", "bob", "eve"].map(|it| (it, line)))));
+        let logins = Logins::new(Some(PasswordFile::with_users(
+            &["ann", "bob", "eve"].map(|it| (it, line)),
+        )));
         for user in ["ann", "bob", "eve"] {
             check(&logins, user, b"secret").unwrap();
         }
         let changed = hash_password(b"changed").unwrap();
-        let new = Logins::new(Some(PasswordFile::of(&[("ann", line), ("bob", &changed)])));
+        let new = Logins::new(Some(PasswordFile::with_users(&[("ann", line), ("bob", &changed)])));
         logins.replace_file(&new);
         let known = |user| compare(&logins, user, b"secret").is_some();
         assert!(known("ann") && !known("bob") && !known("eve"));
@@ -458,7 +459,7 @@ mod tests {
     }
 
     fn bob(text: &str, kept: &Arc<ReplacementMap>) -> Logins {
-        let file = PasswordFile::of(&[("bob", text)]);
+        let file = PasswordFile::with_users(&[("bob", text)]);
         file.replace_outdated(Arc::clone(kept) as Arc<dyn HashReplacements>);
         Logins::new(Some(file))
     }

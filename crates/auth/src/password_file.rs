@@ -190,7 +190,7 @@ mod tests {
 
     impl PasswordFile {
         /// One with these users and hashes.
-        pub(crate) fn of(users: &[(&str, &str)]) -> PasswordFile {
+        pub(crate) fn with_users(users: &[(&str, &str)]) -> PasswordFile {
             let line =
                 |text: &str| Line { text: text.to_owned(), hash: StoredHash::parse(text).unwrap() };
             let users = users.iter().map(|(name, text)| ((*name).into(), line(text)));

@@ -108,13 +108,6 @@ pub trait Upstreams: Send + Sync {
     fn list(&self) -> Vec<fulmar_admin::Upstream>;
 }
 
-/// Administrators of another part of the server.
-#[cfg(feature = "admin")]
-pub trait MoreAdministrators: fulmar_admin::Administrators {
-    /// True if there is a user of this name.
-    fn knows(&self, user: &str) -> bool;
-}
-
 /// True if nothing requires the operator, and text for the operator.
 pub type Health = Arc<dyn Fn() -> (bool, String) + Send + Sync>;
 
@@ -194,9 +187,6 @@ pub struct Offers {
     pub disk: Option<Arc<dyn Fn() -> AccountUse + Send + Sync>>,
     /// Answers a CA that checks who has a name; present where certificates are ordered.
     pub challenges: Option<Arc<rustls::ServerConfig>>,
-    /// Administrators that another part has.
-    #[cfg(feature = "admin")]
-    pub administrators: Option<Arc<dyn MoreAdministrators>>,
     /// Routes of the administration socket.
     pub local_routes: Router,
 }

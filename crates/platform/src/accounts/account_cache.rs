@@ -286,7 +286,7 @@ impl AccountCache {
         })
     }
 
-    /// What is stored of an account's password.
+    /// An account's password as it is stored.
     pub(crate) fn password(&self, name: &str) -> Option<ExternalPassword> {
         let account = self.account(name)?;
         let hash = account.password.as_ref().map(|hash| hash.as_str().to_owned());

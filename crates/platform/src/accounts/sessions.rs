@@ -78,17 +78,6 @@ impl User {
     }
 }
 
-/// Why a login by password is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginRefused {
-    /// There is no such user, or the password is another.
-    Wrong,
-    /// Too many of this user's logins from this address were wrong.
-    TooOften,
-    /// The database cannot be asked now.
-    Unavailable,
-}
-
 /// Log in
 #[utoipa::path(post, path = "/session", tag = "session", request_body = Login, security(()),
     responses((status = 201, body = Session)))]
@@ -104,14 +93,8 @@ pub(crate) async fn log_in(
         tracing::info!(user = &*login.user, peer = %address, "login refused");
         return Err(Problem::unauthorized(WRONG));
     };
-    let who = (name, network(address));
-    app.logins.take_token(who.clone(), Instant::now()).map_err(|seconds| {
-        tracing::warn!(user = &*who.0, peer = %address, "too many failed logins");
-        Problem::too_often("too many failed logins: wait", seconds)
-    })?;
-    let account = check(&app, &who, &login.password).await?;
-    let Some(account) = account else {
-        tracing::info!(user = &*who.0, peer = %address, "login refused");
+    let Some(account) = check(&app, name, address, &login.password).await? else {
+        tracing::info!(user = &*login.user, peer = %address, "login refused");
         return Err(Problem::unauthorized(WRONG));
     };
     let now = Time::now();
@@ -133,35 +116,23 @@ pub(crate) async fn log_in(
     json(StatusCode::CREATED, &Session { token: Some(token), expires_at, user })
 }
 
-/// A login that is not an HTTP request: the account, if the password is right; with the same limits.
-pub(crate) async fn by_password(
-    app: &App,
-    user: &str,
-    password: &str,
-    from: IpAddr,
-) -> Result<Account, LoginRefused> {
-    let Ok(name) = user.parse::<Name>() else { return Err(LoginRefused::Wrong) };
-    let who = (name, network(from));
-    let taken = app.logins.take_token(who.clone(), Instant::now());
-    taken.map_err(|_| LoginRefused::TooOften)?;
-    let account = check(app, &who, password).await.map_err(|problem| {
-        tracing::warn!("platform: cannot check a login: {}", problem.detail());
-        LoginRefused::Unavailable
-    })?;
-    account.ok_or(LoginRefused::Wrong)
-}
-
 /// The account, if the password is right: then, or if it could not be checked, this is no failed login. One whose client
 /// does not wait for the answer is: that is how a guess looks that was not right at once.
 async fn check(
     app: &App,
-    who: &(Name, IpAddr),
+    name: Name,
+    address: IpAddr,
     password: &str,
 ) -> Result<Option<Account>, Problem> {
-    let user = BrokerUser::external(&who.0).ok_or_else(|| Problem::unauthorized(WRONG))?;
-    let checked = password_login::log_in(&app.settings.logins, user, password, who.1).await;
+    let user = BrokerUser::external(&name).ok_or_else(|| Problem::unauthorized(WRONG))?;
+    let who = (name, network(address));
+    app.logins.take_token(who.clone(), Instant::now()).map_err(|seconds| {
+        tracing::warn!(user = &*who.0, peer = %address, "too many failed logins");
+        Problem::too_often("too many failed logins: wait", seconds)
+    })?;
+    let checked = password_login::log_in(&app.settings.logins, user, password, address).await;
     if !matches!(checked, Ok(None)) {
-        app.logins.give_back(who);
+        app.logins.give_back(&who);
     }
     let Some(admitted) = checked? else { return Ok(None) };
     // Unless it has changed meanwhile.

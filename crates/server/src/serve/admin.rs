@@ -174,7 +174,7 @@ impl Part for Administration {
         let users = Users {
             logins: broker.logins(),
             identities: Arc::clone(&identities),
-            more: offers.administrators.clone(),
+            external: offers.external_users.clone(),
         };
         let settings = Settings {
             broker: Arc::clone(broker),

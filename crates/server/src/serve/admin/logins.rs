@@ -3,42 +3,58 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused};
+use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused, Role};
 use fulmar_broker::User;
-use fulmar_broker::auth::Logins;
+use fulmar_broker::auth::{Admitted, ExternalUsers, Logins, Vouched};
 use fulmar_http::password_login;
 use fulmar_identity::{API_TOKEN_PREFIX, Client, Identities};
-use fulmar_part::MoreAdministrators;
+use fulmar_transport::Clock;
 
 /// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
 pub(super) struct Users {
     pub(super) logins: Arc<Logins>,
     pub(super) identities: Arc<Identities>,
-    pub(super) more: Option<Arc<dyn MoreAdministrators>>,
+    pub(super) external: Option<Arc<dyn ExternalUsers>>,
 }
 
 impl Users {
-    /// The user of the store or the password file with this password; `None` if there is none of this name, so that the
-    /// others are asked.
-    async fn stored(
+    /// The user with this password: of the store, an external one, or of the password file, who has no role.
+    async fn with_password(
         &self,
         user: &str,
         password: &str,
         from: IpAddr,
-    ) -> Option<Result<Login, Refused>> {
+    ) -> Result<Login, Refused> {
         let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
-        if let Some(more) = &self.more
-            && known.is_none()
-            && (!self.logins.knows(user) || more.knows(user))
-        {
-            return None;
-        }
-        let Ok(user) = User::named(user) else { return Some(Err(Refused::Wrong)) };
-        Some(match password_login::log_in(&self.logins, user, password, from).await {
+        let external = self.external.as_ref().filter(|_| known.is_none());
+        let is_external =
+            external.is_some_and(|users| users.knows(user) || !self.logins.knows(user));
+        let user = if is_external { User::external(user) } else { User::named(user).ok() };
+        let user = user.ok_or(Refused::Wrong)?;
+        match password_login::log_in(&self.logins, user, password, from).await {
+            Ok(Some(admitted)) if is_external => self.server_admin(admitted),
             Ok(Some(_)) => self.with_role(known),
             Ok(None) => Err(Refused::Wrong),
             Err(_) => Err(Refused::TooOften),
-        })
+        }
+    }
+
+    /// The login of an external user, if it is an administrator.
+    fn server_admin(&self, admitted: Admitted) -> Result<Login, Refused> {
+        let Admitted { user: Some(user), credential: Some(credential), .. } = admitted else {
+            return Err(Refused::Wrong);
+        };
+        let (Vouched::External(name), Some(users)) = (user.vouched(), self.external.clone()) else {
+            return Err(Refused::NoRole);
+        };
+        let name = name.to_owned();
+        let principal = Principal { name: name.clone(), role: Role::Administrator };
+        let holds = move || {
+            (users.is_good(&credential) && users.is_server_admin(&name))
+                .then_some(Role::Administrator)
+        };
+        holds().ok_or(Refused::NoRole)?;
+        Ok(Login { principal, holds: Arc::new(holds) })
     }
 
     /// The login of a client of the store whose password is right. Those who may only use MQTT learn that.
@@ -83,17 +99,17 @@ impl Administrators for Users {
         Box::pin(async move {
             match credentials {
                 Credentials::Token(token) if token.starts_with(API_TOKEN_PREFIX) => {
-                    return self.api_token(token);
+                    self.api_token(token)
+                }
+                Credentials::Token(token) => {
+                    let admitted =
+                        self.external.as_ref().and_then(|it| it.admit(token, None, Clock::wall()));
+                    self.server_admin(admitted.ok_or(Refused::Wrong)?)
                 }
                 Credentials::Password { user, password } => {
-                    if let Some(decided) = self.stored(user, password, from).await {
-                        return decided;
-                    }
+                    self.with_password(user, password, from).await
                 }
-                Credentials::Token(_) => {}
             }
-            let Some(more) = &self.more else { return Err(Refused::Wrong) };
-            more.log_in(credentials, from).await
         })
     }
 }
@@ -103,7 +119,6 @@ impl Administrators for Users {
 mod tests {
     use super::*;
 
-    use fulmar_admin::Role;
     use fulmar_broker::auth::{AccessControl, MAX_PASSWORD_BYTES, PasswordFile, hash_password};
     use fulmar_identity::{Command, PasswordHasher};
     use futures_util::FutureExt as _;
@@ -116,7 +131,8 @@ mod tests {
         let mut access_control = AccessControl { logins, ..AccessControl::default() };
         store.add_to(&mut access_control, &fulmar_config::Auth::default(), folder.path()).unwrap();
         let identities = Arc::clone(store.get());
-        Users { logins: access_control.logins, identities, more: None }
+        let logins = access_control.logins;
+        Users { logins, identities, external: None }
     }
 
     fn runtime() -> tokio::runtime::Runtime {

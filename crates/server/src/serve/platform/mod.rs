@@ -5,24 +5,24 @@
 mod administration;
 mod client;
 mod lease_gate;
-mod users;
 mod webhooks;
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
+use fulmar_broker::auth::ExternalUsers as _;
 use fulmar_broker::storage::Storage as _;
 use fulmar_broker::{Arrival, PublishHook};
 use fulmar_http::Knows;
 use fulmar_mqtt::{Property, PropertyBuf};
 use fulmar_platform::{Announcement, Loss, Platform, SharedPlatform};
 use fulmar_text::metrics::{Kind, Metrics};
+use fulmar_transport::Clock;
 use http::header;
 use tokio::sync::mpsc;
 
 use self::lease_gate::closed_unless;
-use self::users::Users;
 use super::secrets;
 use fulmar_part::disk::AccountUse;
 use fulmar_part::internal_sessions::InternalSessions;
@@ -81,13 +81,13 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn P
 
 /// Offers its users to the broker, to HTTP and to the administration.
 fn offer(platform: &Platform, offers: &mut Offers) {
-    offers.external_users = Some(Arc::new(Users(platform.clone())));
+    offers.external_users = Some(Arc::new(platform.clone()));
     offers.hooks.push(Box::new(Vouching(platform.clone())));
     let known = platform.clone();
     offers.knows = Some(Knows::new(move |headers| {
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let (_, token) = shown?.split_once(' ')?;
-        known.admit(token.trim(), None).map(|admitted| admitted.user.into())
+        known.admit(token.trim(), None, Clock::wall())?.user.map(|user| user.text().into())
     }));
     let users = platform.clone();
     offers.has_users = Some(Arc::new(move || !users.has_no_users()));
