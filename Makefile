@@ -17,6 +17,7 @@ BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
 SOAK_GO := $(TARGET)/interop-soak-go
 PEBBLE := $(TARGET)/interop-pebble
+HOME_ASSISTANT := $(TARGET)/interop-home-assistant
 # The OpenTelemetry Collector's receiver.
 COLLECTOR := $(TARGET)/interop-collector
 # The microcontrollers' client as a program, and a server for it.
@@ -174,10 +175,10 @@ built: needs
 built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
-test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) ## Run the tests with third-party clients
+test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
-		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) \
+		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) FULMAR_HOME_ASSISTANT=$(abspath $(HOME_ASSISTANT))/bin/python \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
@@ -196,6 +197,13 @@ screenshots: interop-needs web built $(BROWSER)/node_modules/ready ## Take the p
 $(VENV)/ready: tests/interop/requirements.txt | interop-needs
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+# Later versions need a later Python than Debian 12 has, and this one that one: elsewhere, its tests are skipped.
+$(HOME_ASSISTANT)/ready: tests/interop/home_assistant/requirements.txt | interop-needs
+	mkdir -p $(@D)
+	if python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then python3 -m venv $(@D) && \
+		$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-compile -r $<; fi
 	touch $@
 
 $(NODE)/node_modules/ready: $(NODE)/package-lock.json | interop-needs
@@ -281,6 +289,13 @@ bridge-kill-test: interop-needs $(VENV)/ready ## Kill Fulmar's gateway, mosquitt
 	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
 	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
 		$(abspath $(VENV))/bin/python -u bridge_kill.py
+
+.PHONY: ledger-kill-test
+ledger-kill-test: interop-needs $(VENV)/ready ## Kill gateway, broker and PostgreSQL and cut the link during 50,000 readings, each of which is a row once
+	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
+	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
+		FULMAR_LEDGER_READINGS=50000 FULMAR_LEDGER_FAULTS=36 FULMAR_PATIENCE_S=600 \
+		$(abspath $(VENV))/bin/python run.py test_sinks.Sinks.test_readings_of_a_gateway_are_there_once_and_in_order
 
 .PHONY: cluster-kill-test
 cluster-kill-test: interop-needs $(VENV)/ready $(SOAK_GO) ## Kill and pause nodes of a cluster and NATS servers, cut their networks and more, at length and under load

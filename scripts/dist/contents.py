@@ -28,7 +28,8 @@ COMPLETIONS = {
     "fish": "usr/share/fish/vendor_completions.d/fulmar.fish",
 }
 
-MONITORING = ["grafana/fulmar.json", "prometheus/fulmar.rules.yml"]
+SHARED = ["grafana/fulmar.json", "prometheus/fulmar.rules.yml",
+          *(f"recipes/{path.name}" for path in sorted((ROOT / "packaging/recipes").iterdir()))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +126,7 @@ def system_files(program, third_party):
         File(f"{doc}/changelog.gz", squeezed((ROOT / "CHANGELOG.md").read_bytes())),
     ]
     # Grafana's dashboard and Prometheus' alert rules.
-    files += [File(f"usr/share/fulmar/{path}", (ROOT / "packaging" / path).read_bytes()) for path in MONITORING]
+    files += [File(f"usr/share/fulmar/{path}", (ROOT / "packaging" / path).read_bytes()) for path in SHARED]
     files += [File(COMPLETIONS[shell], text) for shell, text in program.completions.items()]
     files += [File(f"usr/share/man/man1/{name}.gz", squeezed(text)) for name, text in program.manual.items()]
     return sorted(files, key=lambda file: file.path)

@@ -285,12 +285,11 @@ test("an admin removes a sensor with its readings, after a question; a viewer ca
   await question();
   await page.context().setOffline(true);
   await yes.click();
-  await page.locator(".notice").getByText("The server cannot be reached.").waitFor();
+  await dialog.getByRole("alert").getByText("The server cannot be reached.").waitFor();
   await page.context().setOffline(false);
   assert.equal((await call(probe)).status, 200);
   assert.equal(await row.count(), 1);
 
-  await question();
   await yes.click();
   await page.getByText("Sensor removed.").waitFor();
   await row.waitFor({ state: "detached" });

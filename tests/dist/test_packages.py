@@ -66,7 +66,8 @@ class Packages(unittest.TestCase):
         self.assertEqual(self.state(CONFIG), "640 root:fulmar")
         self.assertEqual(self.state(DATA), "700 fulmar:fulmar")
         for path in ["/usr/share/man/man1/fulmar-serve.1.gz", "/usr/share/bash-completion/completions/fulmar",
-                     "/usr/share/fulmar/grafana/fulmar.json", "/usr/share/fulmar/prometheus/fulmar.rules.yml"]:
+                     "/usr/share/fulmar/grafana/fulmar.json", "/usr/share/fulmar/prometheus/fulmar.rules.yml",
+                     "/usr/share/fulmar/recipes/node-red-flow.json"]:
             self.assertTrue(self.root.path(path).exists(), path)
 
     def life(self, first, upgrade, downgrade, before, now):

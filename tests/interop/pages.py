@@ -34,6 +34,13 @@ TYPED = [
     ("tests/tests/pages.rs", "docs/firmware.md", ["fulmar cert"]),
     ("tests/tests/pages.rs", "docs/platform.md", ["fulmar twin", "fulmar user"]),
     ("tests/interop/test_sinks.py", "docs/sinks.md", ["fulmar sink "]),
+    ("tests/interop/test_recipes.py", "docs/recipes.md",
+     ["fulmar passwd ann", "fulmar passwd home-assistant", "fulmar serve", "export ", "mosquitto_pub ", "mosquitto_sub ",
+      "venv/bin/python readings.py", "venv/bin/python means.py", "node_modules/.bin/node-red ", "fulmar sub", "fulmar pub",
+      "fulmar twin add rural", "fulmar user token gw-1", "fulmar sink try zigbee2mqtt", "(umask", "venv/bin/python home",
+      "victoria-metrics",
+      "curl -sS http://127.0.0.1:8428", "curl -sS http://127.0.0.1:8086", "curl -sS -G ", "fulmar cert issue", "sed -i",
+      "caddy run", "promtool check config", "prometheus --config.file", "MQTT_PASSWORD="]),
     ("tests/tests/pages.rs", "docs/lab.md", ["fulmar lab list", "fulmar lab show", "fulmar lab new"]),
     ("tests/tests/pages.rs", "docs/bulk.md",
      ["openssl", "fulmar receive --from 0.0.0.0:6003 --dir", "fulmar send map.zip --to 192.0.2.7"]),
@@ -94,11 +101,13 @@ NOT_TYPED = [
         ("studies", HAND), ("bench-parts", HAND)]],
     *[("TESTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("reference", HAND), ("site", HAND), ("screenshots", HAND),
-        ("lint", CI), ("bench", HAND), ("studies", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("bench-cluster", HAND), ("bench-page", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
+        ("lint", CI), ("bench", HAND), ("studies", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("bench-cluster", HAND), ("bench-page", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("ledger-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
         ("fuzz", SHORT)]],
     *[("docs/install.md", begins, "installs on bare systems: tests/dist types the same with paths and versions of its own")
       for begins in ["sudo apt ", "sudo dnf ", "sudo systemctl ", "tar ", "fulmar-0.1.0-x86_64/fulmar ", "pip ",
                      "sha256sum "]],
+    *[("docs/recipes.md", begins, "downloads what `make test-interop` has in places of its own")
+      for begins in ["python3 -m venv", "npm install", "venv/bin/pip "]],
     ("docs/install.md", "podman ", "needs a container engine: tests/dist/test_image.py runs the image without one"),
     ("docs/install.md", "make dist ", "builds for minutes"),
     *[("docs/cluster.md", begins, "no command: NATS' configuration, which test_cluster.py uses with ports of its own")
@@ -132,6 +141,7 @@ NOT_TYPED = [
     ("docs/meters.md", "SEN 33225544", OUTPUT),
     ("docs/studies/README.md", "make studies", HAND),
     ("docs/lab.md", "xdg-open ", "opens the reader's browser"),
+    ("docs/lab.md", "scripts/paper ", "needs results of a long experiment: test_studies.py writes a paper from a report of its own"),
     ("docs/platform.md", "CREATE ", "SQL for an administrator: tests/interop/postgres.py makes role and database"),
 ]
 

@@ -354,7 +354,7 @@ class Lab(Typist):
     SAMPLES = {
         "mqtt-quic": ["testbed=wired", "transport=quic", "loss=0%"],
         "mine.toml": ["way=quic", "loss=0%"],
-        "meter-reading": ["network=wifi", "size=1kB", "transport=h3"],
+        "meter-reading": ["network=posts", "size=1kB", "transport=h3"],
         "bulk": ["impairment=delay_ms", "value=0", "transport=norm"],
         "bulk-full": ["impairment=delay_ms", "value=0", "transport=norm"],
         "bulk-goals": ["loss=0", "transport=norm"],

@@ -1,7 +1,12 @@
 """Sinks into a real PostgreSQL server: what a client saw acknowledged is there once, in the order of its topic, whatever is
-killed meanwhile; and the commands of docs/sinks.md, typed as they stand there."""
+killed meanwhile, also behind a gateway and a link that loses datagrams; and the commands of docs/sinks.md, typed as they
+stand there.
 
+FULMAR_LEDGER_READINGS and FULMAR_LEDGER_FAULTS make the test with a gateway long (`make ledger-kill-test`)."""
+
+import collections
 import os
+import random
 import re
 import shlex
 import signal
@@ -11,17 +16,22 @@ import time
 import unittest
 
 import postgres
-from broker import Broker, binary, eventually
+from broker import PATIENCE_S, Broker, binary, eventually
 from pages import ROOT, lines
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho_client import lasting_client
+from relay import Relay
 
 PUBLISHERS = 4
 # Of each publisher; fewer than there are packet identifiers, by which they are counted.
 MESSAGES = 1500
 KILLS = int(os.environ.get("FULMAR_SINK_KILLS", "4"))
 CRASHES = 2
+# Behind a gateway: readings of all devices, and faults, each of which hits one of the places in turn.
+LEDGER_READINGS = int(os.environ.get("FULMAR_LEDGER_READINGS", "1200"))
+LEDGER_FAULTS = int(os.environ.get("FULMAR_LEDGER_FAULTS", "6"))
+LEDGER_LOSS = 0.05
 # What `speed` measures.
 SPEED_MESSAGES = int(os.environ.get("FULMAR_SINK_SPEED", "0"))
 
@@ -30,6 +40,26 @@ def page_settings():
     """The first settings of the page."""
     page = (ROOT / "docs/sinks.md").read_text(encoding="utf-8")
     return re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1]
+
+
+class Device:
+    """Publishes numbered readings at QoS 1, one after the other, with identifiers of its own."""
+
+    def __init__(self, case, gateway, number, readings):
+        self.number, self.readings, self.acknowledged = number, readings, 0
+        self.answered = threading.Semaphore(0)
+        self.client = case.publisher(gateway, f"device-{number}")
+        self.client.on_publish = lambda client, data, mid, code, properties: self.answered.release()
+        threading.Thread(target=self.publish, daemon=True).start()
+
+    def publish(self):
+        for n in range(self.readings):
+            properties = Properties(PacketTypes.PUBLISH)
+            properties.UserProperty = [("id", f"g{self.number}-{n}")]
+            self.client.publish(f"plant/{self.number}", f'{{"n": {n}}}', 1, properties=properties)
+            if not self.answered.acquire(timeout=2 * PATIENCE_S):
+                return
+            self.acknowledged += 1
 
 
 class Sinks(unittest.TestCase):
@@ -64,12 +94,25 @@ class Sinks(unittest.TestCase):
         found = re.search(rf'^fulmar_{name}{{sink="history"}} (\S+)$', page, re.MULTILINE)
         return float(found[1])
 
-    def test_what_is_acknowledged_is_there_once_and_in_order(self):
-        broker = self.broker(self.settings("ledger", 'filters = ["plant/#"]\ntable = "reading"\n'
+    def ledger(self, name):
+        """A broker whose sink writes numbered readings into a table that numbers its rows, in their order."""
+        broker = self.broker(self.settings(name, 'filters = ["plant/#"]\ntable = "reading"\n'
                                            '[sinks.history.columns]\nn = { from = "/n", type = "integer" }\n'))
-        # With a number of its own, which is the order of the rows.
         self.server.sql("CREATE TABLE reading (seq bigserial, id text PRIMARY KEY, at timestamptz NOT NULL,"
-                        " topic text NOT NULL, n bigint)", "ledger")
+                        " topic text NOT NULL, n bigint)", name)
+        return broker
+
+    def check_ledger(self, broker, name, total):
+        """Each reading is there once, in the order of its topic, and none is a dead letter."""
+        eventually("all rows", lambda: int(self.server.sql("SELECT count(*) FROM reading", name)) >= total, every_s=0.2)
+        self.assertEqual(self.server.sql("SELECT count(*), count(DISTINCT id), count(DISTINCT (topic, n)) FROM reading",
+                                         name), f"{total}|{total}|{total}")
+        wrong = "SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY topic ORDER BY seq) AS before FROM reading) AS r"
+        self.assertEqual(self.server.sql(f"{wrong} WHERE before >= n", name), "0", "in the order of each topic")
+        self.assertEqual(self.metric(broker, "sink_dead_total"), 0)
+
+    def test_what_is_acknowledged_is_there_once_and_in_order(self):
+        broker = self.ledger("ledger")
         acknowledged = [set() for _ in range(PUBLISHERS)]
 
         def publish(number):
@@ -107,12 +150,7 @@ class Sinks(unittest.TestCase):
                 eventually("messages while the database is away", lambda: count() > before + 50 or count() == total)
                 self.server.start()
         eventually("all acknowledgements", lambda: count() == total)
-        eventually("all rows", lambda: int(self.server.sql("SELECT count(*) FROM reading", "ledger")) >= total, every_s=0.2)
-        self.assertEqual(self.server.sql("SELECT count(*), count(DISTINCT id), count(DISTINCT (topic, n)) FROM reading",
-                                         "ledger"), f"{total}|{total}|{total}")
-        wrong = "SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY topic ORDER BY seq) AS before FROM reading) AS r"
-        self.assertEqual(self.server.sql(f"{wrong} WHERE before >= n", "ledger"), "0", "in the order of each topic")
-        self.assertEqual(self.metric(broker, "sink_dead_total"), 0)
+        self.check_ledger(broker, "ledger", total)
 
     def test_rows_that_do_not_fit_the_table_and_a_table_that_is_wrong(self):
         broker = self.broker(self.settings("shop", 'filters = ["a/#"]\ntable = "own"\nbatch_interval_ms = 20\n'
@@ -185,6 +223,67 @@ class Sinks(unittest.TestCase):
         self.assertIn("temperature is required", type_line("fulmar sink dead"))
         self.assertEqual(type_line("fulmar sink retry", 1), "0 written, 1 still do not fit\n")
         self.assertNotIn(postgres.PASSWORD, (broker.data / "log").read_text())
+
+    def test_readings_of_a_gateway_are_there_once_and_in_order(self):
+        """Devices, a gateway with its outbox, a link that loses datagrams, a broker, and the database."""
+        seed = int(os.environ.get("FULMAR_LEDGER_SEED") or random.randrange(1 << 32))
+        print(f"seed {seed}", flush=True)
+        chance = random.Random(seed)
+        broker = self.ledger("outbox")
+        link = Relay(broker.ports["quic"], LEDGER_LOSS, seed)
+        self.addCleanup(link.close)
+        gateway = self.broker(f'[upstream]\nurl = "quic://localhost:{link.port}"\nfallback_port = 0\nca_file = "{broker.ca}"\n'
+                              'name = "site"\n[[upstream.up]]\nfilter = "plant/#"\n')
+        devices = [Device(self, gateway, number, LEDGER_READINGS // PUBLISHERS) for number in range(PUBLISHERS)]
+        total = LEDGER_READINGS // PUBLISHERS * PUBLISHERS
+
+        def count():
+            return sum(device.acknowledged for device in devices)
+
+        def go_on():
+            """Devices and what waits for the fault's end."""
+            wanted = count() + chance.randrange(20, 60)
+            eventually("readings meanwhile", lambda: count() >= min(wanted, total))
+
+        def cut_the_link():
+            link.loss = 1
+            go_on()
+            link.loss = LEDGER_LOSS
+
+        def restart(program):
+            program.kill()
+            program.start()
+
+        def crash_the_database():
+            self.server.stop(signal.SIGQUIT)
+            go_on()
+            self.server.start()
+
+        # The gateway without the link, and the broker while the database is away, too.
+        def restart_within(fault, program):
+            def both():
+                timer = threading.Timer(chance.uniform(0, 0.3), restart, [program])
+                timer.start()
+                fault()
+                timer.join()
+
+            return both
+
+        faults = {
+            "gateway": lambda: restart(gateway), "broker": lambda: restart(broker), "link": cut_the_link,
+            "database": crash_the_database, "link, gateway": restart_within(cut_the_link, gateway),
+            "database, broker": restart_within(crash_the_database, broker),
+        }
+        done = collections.Counter()
+        for part in range(LEDGER_FAULTS):
+            eventually("a part", lambda part=part: count() >= (part + chance.random()) * total / (LEDGER_FAULTS + 1))
+            # Each once before any comes again.
+            name = chance.choice([name for name in faults if done[name] == min(done[name] for name in faults)])
+            done[name] += 1
+            faults[name]()
+        eventually("all acknowledgements", lambda: count() == total)
+        self.check_ledger(broker, "outbox", total)
+        print(f"{total} readings, {dict(done)}, {link.lost} datagrams lost", flush=True)
 
     @unittest.skipUnless(SPEED_MESSAGES, "FULMAR_SINK_SPEED says how many messages are measured")
     def test_speed(self):

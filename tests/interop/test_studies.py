@@ -1,4 +1,4 @@
-"""scripts/studies: verdicts, pages and figures from summaries, and what its check finds."""
+"""scripts/studies: verdicts, pages and figures from summaries, and what its check finds; scripts/paper."""
 
 import contextlib
 import copy
@@ -16,15 +16,16 @@ from xml.etree import ElementTree
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
-def script():
-    loader = importlib.machinery.SourceFileLoader("studies", str(ROOT / "scripts" / "studies"))
-    spec = importlib.util.spec_from_loader("studies", loader)
+def script(name):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
+    spec = importlib.util.spec_from_loader(name, loader)
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
 
 
-studies = script()
+studies = script("studies")
+paper = script("paper")
 
 TABLE = "fewer packets"
 
@@ -122,6 +123,17 @@ class Pages(unittest.TestCase):
         self.assertEqual(studies.verdict({"sources": [{"agrees": "direction"}]}, rows[:1]), "confirmed in sign only")
         self.assertEqual(studies.verdict({"verdict": "not comparable"}, [rows[0]._replace(agrees=None)]), "not comparable")
 
+    def test_what_was_fitted_is_no_confirmation(self):
+        rows = [studies.Row("a", 1, 1, None, None, "s", agrees, None) for agrees in (True, False)]
+        self.assertEqual(studies.verdict({"fitted": True}, rows), "not comparable (a fit: 1 of 2 within)")
+        self.assertEqual(studies.goal({"aim": "half", "share": 0.5, "fitted": True}, rows), "met: half")
+
+    def test_an_estimate_is_a_line_in_what_was_measured(self):
+        data = copy.deepcopy(DATA)
+        data["own"]["figures"][0] |= {"figure": 10.0, "low_95": 9.0, "high_95": 11.0}
+        [row] = studies.measured({"sources": [{"experiment": "own", "measure": "seconds", "cell": "way=tcp", "scale": 0.5, "offset": 3}]}, data)
+        self.assertEqual((row.low, row.ours, row.high), (7.5, 8, 8.5))
+
     def test_a_share_is_of_the_goal_not_of_the_verdict(self):
         rows = [studies.Row("a", 1, 1, None, None, "s", agrees, None) for agrees in (True, True, False)]
         self.assertEqual(studies.goal({"aim": "most", "share": 0.6}, rows), "met: most")
@@ -204,6 +216,66 @@ class Pages(unittest.TestCase):
             ElementTree.fromstring(studies.drawing("<title> & more", rows, "s"))
 
 
+class Paper(unittest.TestCase):
+    """Files for a paper, from a report in a folder of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.results, self.out = pathlib.Path(folder.name, "results"), pathlib.Path(folder.name, "out")
+        (self.results / "figures").mkdir(parents=True)
+        (self.results / "figures/1-1.svg").write_text(
+            '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><style>:root { --ink: #1b1f24; }\n'
+            "@media (prefers-color-scheme: dark) { :root { --ink: #ffffff; } }\n"
+            '</style><rect width="9" height="9" fill="var(--ink)"/></svg>', encoding="utf-8")
+        rows = [["experiment", "conditions", "measure", "unit", "figure", "low_95", "high_95", "samples", "ok", "failed", "timeout", "way", "loss"],
+                ["own", "way=tcp loss=5%", "took_s", "s", "1.5", "1.25", "-2", "2", "2", "0", "0", "tcp", "5%"],
+                ["own", "way=quic_0 loss=5%", "took_s", "s", "", "", "", "0", "0", "1", "1", "quic_0", "5%"],
+                ["own", "way=none loss=5%", "took_s", "s", "", "", "", "0", "0", "0", "0", "none", "5%"]]
+        (self.results / "report.csv").write_text("\n".join(",".join(row) for row in rows), encoding="utf-8")
+
+    def paper(self, folder):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+            return paper.main([str(folder), str(self.out)]), said.getvalue()
+
+    def test_tables_have_what_differs_in_latex(self):
+        self.paper(self.results)
+        tables = (self.out / "tables.tex").read_text(encoding="utf-8")
+        self.assertIn(r"\caption{own: took\_s in s}", tables)
+        self.assertIn(r"way & took\_s & 95 \% interval & good samples \\", tables)
+        self.assertIn(r"tcp & 1.5 & 1.25 to $-$2 & 2 of 2 \\", tables)
+        self.assertIn(r"quic\_0 & -- & -- & 0 of 2 \\", tables)
+        self.assertNotIn("none", tables)
+
+    def test_a_figure_is_in_its_light_colours(self):
+        svg = paper.plain((self.results / "figures/1-1.svg").read_text(encoding="utf-8"))
+        self.assertIn('fill="#1b1f24"', svg)
+        self.assertNotIn("#ffffff", svg)
+
+    def test_figures_are_pdf_files_where_something_makes_them(self):
+        status, said = self.paper(self.results)
+        if paper.converter() is None:
+            self.assertEqual(status, 1)
+            self.assertIn("install librsvg2-bin", said)
+            self.skipTest("nothing here makes PDF files")
+        self.assertEqual(status, 0)
+        self.assertTrue((self.out / "1-1.pdf").read_bytes().startswith(b"%PDF"))
+
+    def test_without_a_converter_the_tables_are_written(self):
+        with mock.patch.object(paper, "converter", lambda: None):
+            self.assertEqual(self.paper(self.results)[0], 1)
+        self.assertTrue((self.out / "tables.tex").is_file())
+
+    def test_the_studies_have_a_table_for_each_finding_with_rows(self):
+        tables = "".join(paper.of_studies())
+        self.assertIn("Meter reading over HTTP/3, 6. Request completion times on 2G: not comparable", tables)
+
+    def test_a_folder_without_a_report_is_refused(self):
+        status, said = self.paper(self.out)
+        self.assertEqual(status, 1)
+        self.assertIn("fulmar lab report", said)
+
+
 class Check(unittest.TestCase):
     """A repository of its own, with one experiment and one study."""
 
@@ -261,7 +333,7 @@ class Check(unittest.TestCase):
     def test_the_repository_passes(self):
         mock.patch.stopall()
         with contextlib.redirect_stderr(io.StringIO()) as said:
-            self.assertEqual(script().main(["--check"]), 0, said.getvalue())
+            self.assertEqual(script("studies").main(["--check"]), 0, said.getvalue())
 
 
 class Run(unittest.TestCase):

@@ -112,6 +112,67 @@ fn a_gateways_token_lasts_is_exchanged_without_a_gap_and_is_revoked() {
 }
 
 #[test]
+fn a_name_is_a_users_of_the_platform_or_a_clients() {
+    let broker = broker();
+    good(&broker, &["ctl", "users", "add", "bob"], PASSWORD);
+    let carl = ["user", "add", "carl", "--twin", "rural", "--role", "office"];
+    good(&broker, &carl, PASSWORD);
+    let refused = |words: &[&str]| {
+        let mut command = fulmar();
+        command.args(words).arg("--data").arg(broker.data()).stdin(Stdio::piped());
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        // It may look first.
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), PASSWORD.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success(), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let why = refused(&["ctl", "users", "add", "carl"]);
+    assert!(why.contains("remove that user first (fulmar user remove)"), "{why}");
+    let why = refused(&["user", "add", "bob", "--twin", "rural", "--role", "office"]);
+    assert!(why.contains("remove that client first (fulmar ctl users remove)"), "{why}");
+    good(&broker, &["ctl", "users", "remove", "bob"], "");
+    let bob = ["user", "add", "bob", "--twin", "rural", "--role", "office"];
+    eventually("the name to be free", || {
+        let mut command = fulmar();
+        command.args(bob).arg("--data").arg(broker.data()).stdin(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), PASSWORD.as_bytes());
+        child.wait().unwrap().success()
+    });
+    let topic = "fulmar/rural/command/gw-1/stop";
+    eventually("bob", || publish(&broker, "5", ("bob", PASSWORD), topic).status.success());
+}
+
+/// Another folder's store of users knows none of these users, and they are not removed.
+#[test]
+fn what_is_queued_for_a_user_outlives_a_start_with_another_store_of_users() {
+    let mut broker = broker();
+    let token =
+        good(&broker, &["user", "token", "gw-1", "--twin", "rural", "--role", "device"], "");
+    let subscribe = |broker: &TestBroker, more: &[&str]| {
+        let url = format!("mqtt://{}", broker.address("mqtt"));
+        let mut command = fulmar();
+        command.args(["sub", &url, "-u", "gw-1", "-q", "1", "-i", "gw", "-c", "-W", "10"]);
+        command.args(["-t", "fulmar/rural/command/gw-1/#"]).args(more);
+        run(command.env("FULMAR_PASSWORD", &token))
+    };
+    eventually("the server to know it", || subscribe(&broker, &["-E"]).status.success());
+    let topic = "fulmar/rural/command/gw-1/stop";
+    eventually("ann", || publish(&broker, "5", ("ann", PASSWORD), topic).status.success());
+    assert!(broker.terminate().success());
+    let (store, aside) = (broker.data().join("identities.db"), broker.data().join("aside.db"));
+    std::fs::rename(&store, &aside).unwrap();
+    broker.restart();
+    assert!(broker.log().contains("are in another data folder's identities.db"));
+    assert!(broker.terminate().success());
+    std::fs::rename(&aside, &store).unwrap();
+    broker.restart();
+    let received = subscribe(&broker, &["-C", "1"]);
+    assert_eq!(String::from_utf8_lossy(&received.stdout).trim(), "21", "what was queued");
+}
+
+#[test]
 fn the_log_of_changes_has_users_twins_and_tokens_of_the_platform() {
     let mut broker = broker();
     let token = good(&broker, &["user", "token", "ann"], "");

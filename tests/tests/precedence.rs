@@ -117,7 +117,7 @@ impl Site {
             path("key"),
             path("ca.pem"),
         );
-        let broker = TestBroker::builder().config(&config).start();
+        let mut broker = TestBroker::builder().config(&config).start();
         let data = broker.data();
         let ctl = |words: &[&str]| with_password(words, STORE, &[Path::new("--data"), &data]);
         ctl(&["ctl", "roles", "add", "stored"]);
@@ -129,9 +129,21 @@ impl Site {
         let platform =
             |words: &[&str]| with_password(words, PLATFORM, &[Path::new("--data"), &data]);
         platform(&["twin", "add", "rural", "--kind", "homes"]);
-        for name in ["ann", "bob", "carl"] {
+        for name in ["anna", "bob", "carl"] {
             platform(&["user", "add", name, "--twin", "rural", "--role", "admin"]);
         }
+        // As only earlier versions let it be.
+        assert!(broker.terminate().success());
+        let store = rusqlite::Connection::open(data.join("identities.db")).unwrap();
+        let sql = "UPDATE account SET name = 'ann', body = replace(body, '\"anna\"', '\"ann\"') WHERE name = 'anna'";
+        assert_eq!(store.execute(sql, ()).unwrap(), 1);
+        drop(store);
+        broker.restart();
+        let log = broker.log();
+        let shared =
+            log.lines().filter(|line| line.contains("and a user of the platform have this name"));
+        let shared: Vec<_> = shared.collect();
+        assert!(matches!(shared[..], [one] if one.contains("ann")), "{log}");
         Site { broker, folder, asked }
     }
 

@@ -60,6 +60,19 @@ fn bodies_are_sent_and_early_where_nothing_changes_when_they_are_repeated() {
 }
 
 #[test]
+fn a_response_waits_as_long_as_the_query_says() {
+    let broker = TestBroker::builder().config(OBJECTS).start();
+    for (path, args) in [
+        ("/lab/objects/1000?delay_ms=300", &["--http=2"][..]),
+        ("/lab/objects?delay_ms=300", &["--http=3", "--post=1000"]),
+    ] {
+        let events = transfer(&broker, path, args);
+        let took = transfers(&events)[0]["answer_ms"].as_f64().unwrap();
+        assert!(took >= 300.0, "{path}: {took} ms");
+    }
+}
+
+#[test]
 fn there_are_no_objects_by_default() {
     let broker = TestBroker::start();
     let url = format!("https://{}/lab/objects/1", broker.address("https"));

@@ -1,10 +1,11 @@
 // The app's beginning: what is stored is shown at once, then the network is asked.
 
-import { effect } from '@preact/signals';
+import { computed, effect, untracked } from '@preact/signals';
 import { render } from 'preact';
 import { App } from './app';
 import { registerDevice } from './data/account';
 import { loadConfig, flush, refresh, start, watchNetwork } from './data/sync';
+import { follow, forget } from './homes/state';
 import { installServiceWorker } from './install';
 import { connect, disconnect } from './live/mqtt';
 import * as state from './state';
@@ -53,11 +54,24 @@ function stayLive(): void {
   });
 }
 
+/** Homes are not stored on the device: they are asked for again and again while an installation of homes is chosen. */
+function followHomes(): void {
+  const twin = computed(() => (state.isHomes.value ? state.twin.value?.id : undefined));
+  effect(() => {
+    if (twin.value === undefined) return undefined;
+    return untracked(() => {
+      forget();
+      return follow();
+    });
+  });
+}
+
 async function main(): Promise<void> {
   await start();
   const root = document.getElementById('app');
   if (root) render(<App />, root);
   watchNetwork();
+  followHomes();
   setInterval(() => (state.clock.value = Date.now()), CLOCK_MS);
   void installServiceWorker();
   await loadConfig();

@@ -27,6 +27,10 @@ export const lists = signal<readonly WorkList[]>([]);
 export const outbox = signal<readonly Item[]>([]);
 export const conflicts = signal<readonly Conflict[]>([]);
 export const loadedAt = signal<number | null>(null);
+/** Counts how often all was fetched anew, but for news whose content came with them. */
+export const refreshes = signal(0);
+/** Readings that the server announced, as they are now, by id. */
+export const announced = signal<ReadonlyMap<string, Reading>>(new Map());
 
 export const online = signal(true);
 export const sending = signal(false);
@@ -56,6 +60,7 @@ export const twin = computed<TwinRole | null>(
 );
 export const isOffice = computed(() => ['office', 'admin', 'viewer'].includes(twin.value?.role ?? ''));
 export const isHomes = computed(() => twin.value?.kind === 'homes');
+export const isLive = computed(() => live.value === 'webtransport' || live.value === 'websocket');
 export const isServerAdmin = computed(() => user.value?.server_admin === true);
 export const mayWrite = computed(() => twin.value !== null && twin.value.role !== 'viewer');
 export const mayManage = computed(() => ['office', 'admin'].includes(twin.value?.role ?? ''));

@@ -30,14 +30,6 @@ export interface Session {
   user: User;
 }
 
-export interface Twin {
-  id: string;
-  name: string;
-  centre: Place | null;
-  meters: number;
-  work_lists: number;
-}
-
 export interface Config {
   version: string;
   title?: string;

@@ -1,119 +1,108 @@
-//! Passwords of a file's users and of the identity store's, compared with what was right before or hashed.
+//! Passwords of a file's users, of the identity store's and of external users, compared with what was right before or
+//! hashed.
 //!
-//! It waits for nobody: [`super::password`] has the threads that call it.
+//! It waits for nobody: [`super::logins`] has the threads that call it.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-use ring::digest::{SHA256, digest};
+use parking_lot::{Mutex, RwLock};
 
 use crate::admitted::{Admitted, AuthReply};
 use crate::argon2_memory::Argon2Memory;
+use crate::external_users::{ExternalPassword, ExternalPasswords};
 use crate::identities::{IdentityTable, credential};
-use crate::password::{WRONG, hash_password};
+use crate::logins::WRONG;
+use crate::password_file::{PasswordFile, hash_password};
 use crate::recent_set::RecentSet;
 use crate::right_logins::RightLogins;
 use crate::stored_hash::StoredHash;
-use crate::user::User;
-
-/// Beginning of the credentials of the file's users; a digest of the line and the name follow.
-pub(crate) const FILE_CREDENTIAL: &str = "file:";
+use crate::user::{User, Vouched};
 
 pub(crate) const DECOY: &[u8] = b"nobody has this password";
 
 /// Wrong logins remembered: a device that repeats its mistake costs one hash.
 const REMEMBERED_WRONG: usize = 4096;
 
-/// Where the argon2 hashes are kept that replace hashes of mosquitto.
-pub trait HashReplacements: fmt::Debug + Send + Sync {
-    /// The argon2 hash of the user whose hash in the password file is `outdated`.
-    fn find(&self, user: &str, outdated: &str) -> Option<String>;
-
-    /// Keeps `argon2` for this user, as long as the password file has `outdated`. May wait for the disk.
-    fn replace_hash(&self, user: &str, outdated: &str, argon2: &str);
-}
-
-/// A user of the file.
-pub(crate) struct Line {
-    /// The hash as the file has it.
-    pub(crate) text: String,
-    pub(crate) hash: StoredHash,
-}
-
-/// The users of a file and of the identity store, and the logins remembered.
+/// The users of a file, of the identity store and external ones, and the logins remembered.
+#[derive(Default)]
 pub(crate) struct Checker {
-    pub(crate) users: HashMap<Box<str>, Line>,
+    pub(crate) file: RwLock<Option<Arc<PasswordFile>>>,
     /// Clients of the identity store, which hide users of the file.
     pub(crate) identities: OnceLock<Arc<IdentityTable>>,
+    pub(crate) external: OnceLock<ExternalPasswords>,
     /// Hashed for unknown users too, so that the time taken does not reveal which users exist.
-    pub(crate) decoy: OnceLock<StoredHash>,
+    decoy: OnceLock<StoredHash>,
     pub(crate) right: RightLogins,
-    pub(crate) memory: Mutex<Memory>,
-    pub(crate) replacements: OnceLock<Arc<dyn HashReplacements>>,
+    wrong: Mutex<WrongLogins>,
 }
 
-/// The newest wrong logins, as digests with a key of the process, and hashes that replace those of the file.
-pub(crate) struct Memory {
+/// The newest wrong logins, as digests with a key of the process.
+struct WrongLogins {
     key: RandomState,
-    wrong: RecentSet<u64>,
-    pub(crate) replaced: HashMap<Box<str>, StoredHash>,
+    digests: RecentSet<u64>,
 }
 
-/// Fingerprint of a user's line in the password file, by which a login is known for as long as the line stays. It is
-/// stored with wills, so later programs must make the same of the same line.
-pub(crate) fn file_credential(user: &str, line: &Line) -> Box<str> {
-    let digest = digest(&SHA256, line.text.as_bytes());
-    let first = digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
-    format!("{FILE_CREDENTIAL}{first:x}:{user}").into()
+impl Default for WrongLogins {
+    fn default() -> WrongLogins {
+        WrongLogins { key: RandomState::new(), digests: RecentSet::new(REMEMBERED_WRONG) }
+    }
+}
+
+/// A user's password as it is stored.
+pub(crate) struct StoredPassword {
+    /// Without one, no password is right.
+    pub(crate) hash: Option<StoredHash>,
+    /// Credential of a login with it, which changes with the password.
+    pub(crate) credential: Box<str>,
 }
 
 impl Checker {
-    pub(crate) fn new(users: HashMap<Box<str>, Line>) -> Checker {
-        let memory = Memory {
-            key: RandomState::new(),
-            wrong: RecentSet::new(REMEMBERED_WRONG),
-            replaced: HashMap::new(),
-        };
-        Checker {
-            users,
-            identities: OnceLock::new(),
-            decoy: OnceLock::new(),
-            right: RightLogins::default(),
-            memory: Mutex::new(memory),
-            replacements: OnceLock::new(),
+    /// The password of a user as it is now; `None` if there is no such user.
+    pub(crate) fn find(&self, user: &User) -> Option<StoredPassword> {
+        match user.vouched() {
+            Vouched::Program => None,
+            Vouched::External(name) => {
+                let ExternalPassword { hash, credential } = self.external.get()?(name)?;
+                let hash = hash.and_then(|hash| StoredHash::parse(&hash).ok());
+                Some(StoredPassword { hash, credential })
+            }
+            Vouched::Named(name) => {
+                if let Some((hash, revision)) = self.identities.get().and_then(|it| it.find(name)) {
+                    return Some(StoredPassword { hash, credential: credential(revision, name) });
+                }
+                let file = self.file();
+                let file = file.as_ref()?;
+                Some(StoredPassword { hash: file.hash(name), credential: file.credential(name)? })
+            }
         }
     }
 
-    /// Compares a password without hashing it; `None` if nothing is known of it. `revision` is that of a client of the
-    /// identity store.
+    pub(crate) fn file(&self) -> Option<Arc<PasswordFile>> {
+        self.file.read().clone()
+    }
+
+    /// Compares a password without hashing it; `None` if nothing is known of it.
     pub(crate) fn compare(
         &self,
         user: &User,
         password: &[u8],
-        revision: Option<u64>,
+        stored: Option<&StoredPassword>,
     ) -> Option<AuthReply> {
-        let name = user.text();
-        let right = match revision {
-            Some(revision) => self.right.compare(name, password, revision),
-            None => self.right.compare(name, password, &*self.users.get(name)?.text),
-        };
-        Some(if right? { Ok(self.admitted(user, revision)) } else { Err(WRONG) })
-    }
-
-    /// True if there is a password of this user that could be right.
-    pub(crate) fn has_password(&self, user: &str) -> bool {
-        let identity = self.identities.get().and_then(|table| table.find(user));
-        identity.map_or_else(|| self.users.contains_key(user), |(hash, _)| hash.is_some())
+        let credential = &stored?.credential;
+        let right = self.right.compare(user.text(), password, credential)?;
+        Some(if right { Ok(admitted(user, credential)) } else { Err(WRONG) })
     }
 
     /// True if this login was wrong shortly before.
-    pub(crate) fn was_wrong(&self, user: &str, password: &[u8]) -> bool {
-        let revision = self.revision(user);
-        let memory = self.memory.lock();
-        memory.wrong.contains(&memory.digest(user, password, revision))
+    pub(crate) fn was_wrong(
+        &self,
+        user: &User,
+        password: &[u8],
+        stored: Option<&StoredPassword>,
+    ) -> bool {
+        let wrong = self.wrong.lock();
+        wrong.digests.contains(&wrong.digest(user, password, stored))
     }
 
     /// Checks a login, and whether it had to be hashed. With `hash`, something is hashed unless the login is right.
@@ -124,49 +113,29 @@ impl Checker {
         hash: bool,
         argon2: &mut Argon2Memory,
     ) -> (AuthReply, bool) {
-        let name = user.text();
-        // Once: what is wrong for a client as it was may be right for the one that it has become meanwhile.
-        let identity = self.identities.get().and_then(|table| table.find(name));
-        let revision = identity.as_ref().map(|(_, revision)| *revision);
+        // Once: what is wrong for a user as it was may be right for the one that it has become meanwhile.
+        let stored = self.find(user);
         // Another client of the user may have shown it meanwhile.
-        let compared = self.compare(user, password, revision);
+        let compared = self.compare(user, password, stored.as_ref());
         if let Some(Ok(admitted)) = compared {
             return (Ok(admitted), false);
         }
-        let of_file = || {
-            let stored = self.users.get(name)?;
-            let memory = self.memory.lock();
-            Some(memory.replaced.get(name).unwrap_or(&stored.hash).clone())
+        let known = stored.as_ref().and_then(|stored| stored.hash.as_ref());
+        let known = known.filter(|_| compared.is_none());
+        let hash = hash || known.is_some();
+        let is_right = known.is_some_and(|known| known.matches(password, argon2));
+        // mosquitto's hashes take a fraction of the time.
+        if hash && !is_right && known.is_none_or(StoredHash::is_outdated) {
+            self.decoy().matches(password, argon2);
+        }
+        let Some(StoredPassword { credential, .. }) = stored.as_ref().filter(|_| is_right) else {
+            let mut wrong = self.wrong.lock();
+            let digest = wrong.digest(user, password, stored.as_ref());
+            wrong.digests.insert(digest);
+            return (Err(WRONG), hash);
         };
-        let stored = identity.map_or_else(of_file, |(hash, _)| hash);
-        let stored = stored.filter(|_| compared.is_none());
-        if stored.is_none() && !hash {
-            self.memory.lock().remember_wrong(name, password, revision);
-            return (Err(WRONG), false);
-        }
-        let decoy = self.decoy();
-        let matches = stored.as_ref().unwrap_or(decoy).matches(password, argon2);
-        if !matches && stored.as_ref().is_some_and(StoredHash::is_outdated) {
-            // mosquitto's hashes take a fraction of the time.
-            decoy.matches(password, argon2);
-        }
-        if stored.is_none() || !matches {
-            self.memory.lock().remember_wrong(name, password, revision);
-            return (Err(WRONG), true);
-        }
-        match (revision, self.users.get(name)) {
-            (Some(revision), _) => self.right.add(name, password, revision),
-            (None, Some(stored)) => self.right.add(name, password, &*stored.text),
-            (None, None) => {}
-        }
-        (Ok(self.admitted(user, revision)), true)
-    }
-
-    pub(crate) fn admitted(&self, user: &User, revision: Option<u64>) -> Admitted {
-        let name = user.text();
-        let of_file = || self.users.get(name).map(|line| file_credential(name, line));
-        let credential = revision.map(|revision| credential(revision, name)).or_else(of_file);
-        Admitted { credential, ..Admitted::for_good(Some(user.clone())) }
+        self.right.add(user.text(), password, credential);
+        (Ok(admitted(user, credential)), true)
     }
 
     fn decoy(&self) -> &StoredHash {
@@ -174,50 +143,39 @@ impl Checker {
         self.decoy.get_or_init(hashed)
     }
 
-    pub(crate) fn is_stored(&self, user: &str) -> bool {
-        self.identities.get().is_some_and(|table| table.knows(user))
-    }
-
-    /// The revision of a client of the identity store.
-    pub(crate) fn revision(&self, user: &str) -> Option<u64> {
-        self.identities.get().and_then(|table| table.revision(user))
-    }
-
     /// Replaces the hash of a user who has shown this password, if it is one of mosquitto's. The identity store follows
     /// on a thread of its own.
-    pub(crate) fn replace_outdated(&self, user: &str, password: &[u8]) {
-        let table = self.identities.get().filter(|table| table.knows(user));
-        let (outdated, replacements) = if let Some(table) = table {
-            let hash = table.find(user).and_then(|(hash, _)| hash).filter(StoredHash::is_outdated);
-            let Some(replacements) = table.replacements() else { return };
-            (hash.map(|hash| hash.text()), Some(replacements))
-        } else {
-            let line = self.users.get(user).filter(|line| line.hash.is_outdated());
-            let line = line.filter(|_| !self.memory.lock().replaced.contains_key(user));
-            (line.map(|line| line.text.clone()), self.replacements.get())
+    pub(crate) fn replace_outdated(&self, user: &User, password: &[u8]) {
+        let Some(name) = user.operators() else { return };
+        let table = self.identities.get().filter(|table| table.knows(name));
+        let file = self.file().filter(|_| table.is_none());
+        let outdated = match table.and_then(|table| table.find(name)) {
+            Some((hash, _)) => hash.filter(StoredHash::is_outdated).map(|hash| hash.text()),
+            None => file.as_ref().and_then(|file| file.outdated(name)),
         };
         let Some(outdated) = outdated else { return };
         let argon2 = match hash_password(password) {
             Ok(argon2) => argon2,
             Err(error) => {
-                return tracing::warn!(user, "cannot replace a hash of mosquitto: {error}");
+                return tracing::warn!(user = name, "cannot replace a hash of mosquitto: {error}");
             }
         };
-        if let Some(replacements) = replacements {
-            replacements.replace_hash(user, &outdated, &argon2);
+        if let Some(replacements) = table.and_then(|table| table.replacements()) {
+            replacements.replace_hash(name, &outdated, &argon2);
         }
-        if table.is_none() {
-            self.memory.lock().replaced.insert(user.into(), StoredHash::Argon2(argon2));
+        if let Some(file) = file {
+            file.replace(name, &outdated, argon2);
         }
     }
 }
 
-impl Memory {
-    fn digest(&self, user: &str, password: &[u8], revision: Option<u64>) -> u64 {
-        self.key.hash_one((user, password, revision))
-    }
+fn admitted(user: &User, credential: &str) -> Admitted {
+    Admitted { credential: Some(credential.into()), ..Admitted::for_good(Some(user.clone())) }
+}
 
-    fn remember_wrong(&mut self, user: &str, password: &[u8], revision: Option<u64>) {
-        self.wrong.insert(self.digest(user, password, revision));
+impl WrongLogins {
+    fn digest(&self, user: &User, password: &[u8], stored: Option<&StoredPassword>) -> u64 {
+        let credential = stored.map(|stored| &stored.credential);
+        self.key.hash_one((user.text(), password, credential))
     }
 }

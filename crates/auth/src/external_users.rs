@@ -3,26 +3,23 @@
 
 use std::fmt;
 
-use fulmar_mqtt::ReasonCode;
-
 use crate::access::Action;
 use crate::admitted::Admitted;
-use crate::decision::Decision;
-use crate::password::Applicant;
 use crate::time::Timestamp;
 
-/// A login of an external user by password.
-pub struct Login<'a> {
-    /// The name.
-    pub username: &'a str,
-    /// The password.
-    pub password: &'a str,
-    /// Address of the client, and the way of the answer to it.
-    pub applicant: Applicant,
+/// An external user's password as it is stored.
+pub struct ExternalPassword {
+    /// The hash; without one, no password is right.
+    pub hash: Option<String>,
+    /// Credential of a login with it, as [`ExternalUsers::is_good`] knows it: another one when the password changes.
+    pub credential: Box<str>,
 }
 
-// Never the password.
-fulmar_text::opaque_debug!(Login<'_> { username });
+// Never the hash.
+fulmar_text::opaque_debug!(ExternalPassword);
+
+/// Passwords of external users, by name. Called on the workers, so answers come from memory.
+pub(crate) type ExternalPasswords = Box<dyn Fn(&str) -> Option<ExternalPassword> + Send + Sync>;
 
 /// Authenticates external users and decides what they may do. Called on the workers, so answers come from memory.
 pub trait ExternalUsers: Send + Sync + fmt::Debug {
@@ -35,18 +32,17 @@ pub trait ExternalUsers: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Whether an external user of this name may log in with a password.
+    /// Whether an external user has this name; the way of its password is [`crate::Logins::add_external_users`].
     fn knows(&self, _username: &str) -> bool {
         false
     }
 
-    /// Decides at once, or checks an external user's password on another thread and answers then. What waits is
-    /// bounded in number and bytes. Also called for names that do not exist, so that timing does not distinguish them.
-    fn log_in(&self, _login: Login<'_>) -> Decision {
-        Decision::Now(Err(ReasonCode::BadUserNameOrPassword))
+    /// Whether an external user of this name may administer the server.
+    fn is_server_admin(&self, _username: &str) -> bool {
+        false
     }
 
-    /// Whether a credential from [`ExternalUsers::admit`] is still valid: asked again for each connection when
+    /// Whether a credential of a token or a password is still valid: asked again for each connection when
     /// the broker's `recheck_external_users` is called.
     fn is_good(&self, credential: &str) -> bool;
 

@@ -14,7 +14,7 @@ use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::access::{Action, Subject, Wording, anybodys};
-use crate::checker::HashReplacements;
+use crate::password_file::HashReplacements;
 use crate::rights::StoredRights;
 use crate::stored_hash::{HashError, StoredHash};
 

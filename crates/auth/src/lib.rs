@@ -17,8 +17,9 @@ mod identities;
 mod jws;
 mod jwt;
 mod login_hook;
+mod logins;
 mod open_topics;
-mod password;
+mod password_file;
 mod peer_identity;
 mod queue;
 mod recent_set;
@@ -43,9 +44,8 @@ use fulmar_scram::DecoyKey;
 
 pub use admitted::{Admitted, AuthReply};
 pub use because::Because;
-pub use checker::HashReplacements;
 pub use decision::{Decision, WaitingLogin};
-pub use external_users::{ExternalUsers, Login};
+pub use external_users::{ExternalPassword, ExternalUsers};
 pub use identities::CONTROL_PREFIX;
 pub use identities::{
     DefaultAccess, Identity, IdentityChanges, IdentityTable, RoleRules, TopicRule,
@@ -53,15 +53,15 @@ pub use identities::{
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub use login_hook::{HookLogin, LoginHook};
+pub use logins::{Applicant, Logins, MAX_PASSWORD_BYTES};
 pub use open_topics::OpenTopics;
-pub use password::{Applicant, MAX_PASSWORD_BYTES, PasswordError, PasswordFile, hash_password};
+pub use password_file::{HashReplacements, PasswordError, PasswordFile, hash_password};
 pub use peer_identity::{PeerCertificate, PeerIdentity};
 pub use queue::{LoginQueue, NextLogin, QueueId, Ticket};
 pub use reply_to::ReplyTo;
-pub use right_logins::RightLogins;
 pub use scram::ScramLogin;
 pub use session_owner::SessionOwner;
-pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
+pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash};
 
 use self::rights::{Rights, StoredRights, Verdict, is_by_default};
 pub use time::Timestamp;
@@ -73,8 +73,8 @@ use crate::access::{AccessRules, Action, Subject};
 /// Authentication and access rules of a broker.
 #[derive(Debug, Default)]
 pub struct AccessControl {
-    /// Passwords, if there is a password file.
-    pub passwords: Option<PasswordFile>,
+    /// Logins by password.
+    pub logins: Arc<Logins>,
     /// Tokens, if configured. A password that looks like a token is taken as one.
     pub jwt: Option<JwtVerifier>,
     /// Rules for what authenticated clients may do.
@@ -148,7 +148,7 @@ impl AccessControl {
         };
         if let (Some(hook), Some(username), Some(password)) =
             (&self.hook, credentials.username, credentials.password)
-            && !self.has_password(username)
+            && !self.logins.knows(username)
         {
             let Ok(user) = User::named(username) else {
                 return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
@@ -156,16 +156,15 @@ impl AccessControl {
             let (password, client_id) = (Some(password), credentials.client_id);
             return hook.log_in(HookLogin { user, password, client_id, applicant: applicant() });
         }
-        let passwords = self.passwords.as_ref().filter(|passwords| {
-            passwords.requires_login(credentials.username, credentials.allow_anonymous)
-        });
-        match (passwords, credentials.username, credentials.password) {
-            (Some(passwords), Some(username), Some(password)) => match User::named(username) {
-                Ok(user) => passwords.check(user, password, applicant),
+        let must_log_in =
+            self.logins.requires_login(credentials.username, credentials.allow_anonymous);
+        match (must_log_in, credentials.username, credentials.password) {
+            (true, Some(username), Some(password)) => match User::named(username) {
+                Ok(user) => self.logins.check(user, password, applicant),
                 Err(_) => Decision::Now(Err(ReasonCode::BadUserNameOrPassword)),
             },
             // Without a password file a user name is a label, and as good as none.
-            (None, _, _) | (Some(_), None, None) if credentials.allow_anonymous => {
+            (false, _, _) | (true, None, None) if credentials.allow_anonymous => {
                 Decision::Now(Ok(Admitted::for_good(None)))
             }
             // There is nothing that could be wrong with them.
@@ -185,7 +184,7 @@ impl AccessControl {
         let hook = self.hook.as_ref().filter(|hook| {
             identity.is_certified()
                 && hook.decides_about_certificates()
-                && !user.operators().is_some_and(|name| self.has_password(name))
+                && !user.operators().is_some_and(|name| self.logins.knows(name))
         });
         let Some(hook) = hook else {
             return Decision::Now(Ok(Admitted::for_good(Some(user))));
@@ -206,7 +205,7 @@ impl AccessControl {
             return Err(applicant);
         };
         // The operator's own store and file go first.
-        let in_file = credentials.username.is_some_and(|name| self.has_password(name));
+        let in_file = credentials.username.is_some_and(|name| self.logins.knows(name));
         if external_users.is_token(password) {
             let admitted = external_users.admit(password, credentials.username, now);
             if admitted.is_some() || !in_file {
@@ -219,15 +218,15 @@ impl AccessControl {
         // Without a file, and if names are not mere labels, the time until the answer must not show whether there is
         // such an external user.
         let allow_anonymous = credentials.allow_anonymous;
-        let passwords = self.passwords.as_ref();
-        let must_log_in = passwords
-            .is_some_and(|passwords| passwords.requires_login(Some(username), allow_anonymous));
+        let must_log_in = self.logins.requires_login(Some(username), allow_anonymous);
         let unknown = !must_log_in && self.hook.is_none() && !allow_anonymous;
         if in_file || !(external_users.knows(username) || unknown) {
             return Err(applicant);
         }
-        let applicant = applicant();
-        Ok(external_users.log_in(Login { username, password, applicant }))
+        Ok(match User::external(username) {
+            Some(user) => self.logins.check(user, password.as_bytes(), applicant),
+            None => Decision::Now(Err(ReasonCode::BadUserNameOrPassword)),
+        })
     }
 
     /// Decides on a token that came as the data of enhanced authentication; a user name given
@@ -267,18 +266,12 @@ impl AccessControl {
 
     /// Whether a user name that nobody knows is a label where anonymous clients may connect.
     pub fn admits_unknown_names(&self) -> bool {
-        let passwords = self.passwords.as_ref();
-        self.hook.is_none()
-            && !passwords.is_some_and(|passwords| passwords.requires_login(None, true))
+        self.hook.is_none() && !self.logins.requires_login(None, true)
     }
 
     /// Whether an external user has this name, and nobody else.
     pub fn only_external(&self, name: &str) -> bool {
-        !self.has_password(name) && self.has_external(name)
-    }
-
-    fn has_password(&self, name: &str) -> bool {
-        self.passwords.as_ref().is_some_and(|passwords| passwords.knows(name))
+        !self.logins.knows(name) && self.has_external(name)
     }
 
     fn has_external(&self, name: &str) -> bool {
@@ -287,18 +280,17 @@ impl AccessControl {
 
     /// True if the password file, the store of identities or the platform has a user of this name.
     pub fn knows_user(&self, name: &str) -> bool {
-        self.has_password(name) || self.has_external(name)
+        self.logins.knows(name) || self.has_external(name)
     }
 
-    /// Takes over from `before`, which this one replaces, what is not configured: the external users and the successful
-    /// logins.
+    /// Takes over from `before`, which this one replaces, what is not configured: the external users, and the logins, which
+    /// use this one's password file from now on.
     pub fn inherit(&mut self, before: &AccessControl) {
         self.external_users = self.external_users.take().or_else(|| before.external_users.clone());
         self.identities = self.identities.take().or_else(|| before.identities.clone());
         self.hook = self.hook.take().or_else(|| before.hook.clone());
-        if let (Some(new), Some(old)) = (&self.passwords, &before.passwords) {
-            new.remember(old);
-        }
+        before.logins.replace_file(&self.logins);
+        self.logins = Arc::clone(&before.logins);
     }
 
     /// Whether the credential has not been revoked.
@@ -306,7 +298,7 @@ impl AccessControl {
         if let Some(good) = self.identities.as_ref().and_then(|table| table.is_good(credential)) {
             return good;
         }
-        if let Some(good) = password::is_good(self.passwords.as_ref(), credential) {
+        if let Some(good) = PasswordFile::is_good(self.logins.file().as_deref(), credential) {
             return good;
         }
         self.external_users

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::access::AccessRules;
 use crate::decision::Decision;
-use crate::password::Applicant;
+use crate::logins::Applicant;
 use crate::user::User;
 
 /// A login about which the service is asked.

@@ -3,7 +3,7 @@
 //! Checking a password costs tens of milliseconds, and any client can cause it, from any number of networks. So:
 //!
 //! - **What need not be hashed is not**: names that do not exist, and passwords of users whose right one is known
-//!   ([`super::RightLogins`]). Such logins keep their place in the order and are refused when a thread would have begun
+//!   ([`super::right_logins`]). Such logins keep their place in the order and are refused when a thread would have begun
 //!   with them, so that the time until then shows nothing. They occupy no thread.
 //! - **Good before comes first**: a user from a network from which that user has logged in.
 //! - **Then those under least pressure.** Logins that were not right count against their name, their network, and the wider
@@ -92,7 +92,7 @@ struct Waiting<T> {
 }
 
 /// History of names and networks.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Standing {
     keys: RandomState,
     /// Logins that were not right, or not yet.
@@ -303,11 +303,6 @@ impl<T> LoginQueue<T> {
     pub fn refusal_due(&self, ticket: &Ticket, hashed: bool, now: Instant) -> Instant {
         let checked = if hashed { now } else { now + self.standing.hash };
         checked.max(ticket.arrived + LEAST_REFUSAL.max(HASHES_IN_A_ROW * self.standing.hash))
-    }
-
-    /// Takes over from the queue that this one replaces what is known of names and networks.
-    pub(crate) fn inherit(&mut self, before: &LoginQueue<T>) {
-        self.standing = before.standing.clone();
     }
 
     fn rank_again(&mut self, now: Instant) {

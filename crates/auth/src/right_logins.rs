@@ -5,7 +5,7 @@
 //! remembered, so strangers cannot evict them.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::hash::{BuildHasher as _, RandomState};
 
 use parking_lot::Mutex;
 
@@ -14,9 +14,9 @@ const MAX_USERS: usize = 100_000;
 
 /// The last right login of each user.
 #[derive(Default)]
-pub struct RightLogins(Mutex<Users>);
+pub(crate) struct RightLogins(Mutex<Users>);
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Users {
     keys: [RandomState; 2],
     digests: HashMap<Box<str>, Digests>,
@@ -29,27 +29,18 @@ struct Digests {
     login: [u64; 2],
 }
 
-fulmar_text::opaque_debug!(RightLogins);
-
 impl RightLogins {
     /// Whether this password is right, if that is known. `stored` is what the server has of the user's password, or
     /// something that changes with it.
-    #[must_use]
-    pub fn compare(&self, user: &str, password: &[u8], stored: impl Hash) -> Option<bool> {
+    pub(crate) fn compare(&self, user: &str, password: &[u8], stored: &str) -> Option<bool> {
         let users = self.0.lock();
         let digests = users.digests(user, password, stored);
         let right = users.digests.get(user).filter(|right| right.stored == digests.stored)?;
         Some(right.login == digests.login)
     }
 
-    /// Whether [`RightLogins::compare`] knows this user's password.
-    #[must_use]
-    pub fn knows(&self, user: &str, stored: impl Hash) -> bool {
-        self.compare(user, &[], stored).is_some()
-    }
-
     /// Remembers a login that was right.
-    pub fn add(&self, user: &str, password: &[u8], stored: impl Hash) {
+    pub(crate) fn add(&self, user: &str, password: &[u8], stored: &str) {
         let mut users = self.0.lock();
         let digests = users.digests(user, password, stored);
         if users.digests.len() >= MAX_USERS && !users.digests.contains_key(user) {
@@ -57,20 +48,14 @@ impl RightLogins {
         }
         users.digests.insert(user.into(), digests);
     }
-
-    /// Takes over what another one remembers.
-    pub(crate) fn inherit(&self, before: &RightLogins) {
-        let before = before.0.lock().clone();
-        *self.0.lock() = before;
-    }
 }
 
 impl Users {
-    fn digests(&self, user: &str, password: &[u8], stored: impl Hash) -> Digests {
+    fn digests(&self, user: &str, password: &[u8], stored: &str) -> Digests {
         let [first, second] = &self.keys;
         Digests {
-            stored: first.hash_one((user, &stored)),
-            login: [first, second].map(|key| key.hash_one((password, user, &stored))),
+            stored: first.hash_one((user, stored)),
+            login: [first, second].map(|key| key.hash_one((password, user, stored))),
         }
     }
 }
@@ -86,7 +71,7 @@ mod tests {
         right.add("ann", b"secret", "1");
         assert_eq!(right.compare("ann", b"secret", "1"), Some(true));
         assert_eq!(right.compare("ann", b"guess", "1"), Some(false));
-        assert!(right.knows("ann", "1") && !right.knows("ann", "2") && !right.knows("bob", "1"));
+        assert_eq!(right.compare("bob", b"secret", "1"), None);
         assert_eq!(right.compare("ann", b"secret", "2"), None, "perhaps changed");
         right.add("ann", b"other", "2");
         assert_eq!(right.compare("ann", b"secret", "2"), Some(false));

@@ -79,15 +79,14 @@ impl AccessControl {
         message: &[u8],
         address: IpAddr,
     ) -> Result<(Admitted, String), ReasonCode> {
-        let Some(passwords) = &self.passwords else { return login.finish(message) };
         let user: Box<str> = login.username().into();
-        if !passwords.may_guess(&user, address) {
+        if !self.logins.may_guess(&user, address) {
             return Err(ReasonCode::ServerBusy);
         }
         let finished = login.finish(message);
         match &finished {
-            Ok(_) => passwords.guessed(&user, address, true),
-            Err(ReasonCode::BadUserNameOrPassword) => passwords.guessed(&user, address, false),
+            Ok(_) => self.logins.guessed(&user, address, true),
+            Err(ReasonCode::BadUserNameOrPassword) => self.logins.guessed(&user, address, false),
             Err(_) => {}
         }
         finished

@@ -60,12 +60,6 @@ pub fn check_hash(text: &str) -> Result<(), HashError> {
     StoredHash::parse(text).map(drop)
 }
 
-/// Whether a hash in one of the known forms is that of this password. Takes tens of milliseconds on purpose.
-#[must_use]
-pub fn verify_password(hash: &str, password: &[u8]) -> bool {
-    StoredHash::parse(hash).is_ok_and(|hash| hash.matches(password, &mut Argon2Memory::default()))
-}
-
 impl StoredHash {
     pub(crate) fn parse(text: &str) -> Result<StoredHash, HashError> {
         if let Some(rest) = text.strip_prefix("$7$") {

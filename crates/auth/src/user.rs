@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// Longest name of the operator's, in bytes.
+/// Longest name of a user, in bytes.
 pub const MAX_USER_NAME_BYTES: usize = 512;
 
 /// Beginning of the text of the program and of external users. The text of no other user does.
@@ -67,10 +67,12 @@ impl User {
         }
     }
 
-    /// An external user; `None` without a name. Only for [`crate::ExternalUsers`].
+    /// An external user; `None` if the name is empty or too long. Only for [`crate::ExternalUsers`] and their logins.
     #[must_use]
     pub fn external(name: &str) -> Option<User> {
-        (!name.is_empty()).then(|| User(format!("{PREFIX}{name}").into()))
+        (1..=MAX_USER_NAME_BYTES)
+            .contains(&name.len())
+            .then(|| User(format!("{PREFIX}{name}").into()))
     }
 
     /// The program itself.

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fulmar_auth::{Timestamp, User, Vouched};
+use fulmar_auth::{Logins, Timestamp, User, Vouched};
 use fulmar_mqtt::Version;
 
 use crate::bans::{Ban, BannedSubject};
@@ -147,11 +147,10 @@ impl Broker {
         self.access_control().knows_user(name)
     }
 
-    /// The hash of a user's password in the password file.
+    /// Logins by password.
     #[must_use]
-    pub fn password_hash_in_file(&self, user: &str) -> Option<String> {
-        let access_control = self.access_control();
-        access_control.passwords.as_ref()?.hash_in_file(user).map(str::to_owned)
+    pub fn logins(&self) -> Arc<Logins> {
+        Arc::clone(&self.access_control().logins)
     }
 
     /// The user whom clients of this name are, or who is shown so: the platform's if only it knows the name.

@@ -11,7 +11,7 @@ use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::Limits;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
-use fulmar_broker::auth::{AccessControl, PasswordFile};
+use fulmar_broker::auth::{AccessControl, Logins, PasswordFile};
 use fulmar_mqtt::ack::AckKind::{self, Puback, Pubcomp, Pubrec, Pubrel};
 use fulmar_mqtt::packet::{Ack, FilterList, Subscribe, SubscribeOptions, Unsubscribe};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
@@ -391,8 +391,8 @@ fn mqtt_3_4_2_1_a_retained_message_over_the_bound_is_refused_with_0x97() {
 #[test]
 fn mqtt_3_2_2_2_anonymous_is_not_authorised_and_not_a_wrong_password() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let passwords = Some(PasswordFile::load(file.path()).unwrap());
-    let access_control = AccessControl { passwords, ..AccessControl::default() };
+    let logins = Arc::new(Logins::new(Some(PasswordFile::load(file.path()).unwrap())));
+    let access_control = AccessControl { logins, ..AccessControl::default() };
     let mut world = World::with(Setup { access_control, ..Setup::default() });
     for (version, answer) in [(V5, &[0x20, 3, 0, 0x87, 0][..]), (V311, &[0x20, 2, 0, 5])] {
         let conn = world.open_as(0, false);

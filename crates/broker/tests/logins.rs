@@ -5,15 +5,14 @@
 
 mod common;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Conn, Seen, Setup, World};
 use fulmar_broker::Timestamp;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{
-    AccessControl, Admitted, Applicant, Decision, ExternalUsers, Login, LoginQueue, PasswordFile,
-    ReplyTo, WaitingLogin, hash_password,
+    AccessControl, Admitted, ExternalPassword, ExternalUsers, Logins, PasswordFile, hash_password,
 };
 use fulmar_mqtt::packet::Connect;
 use fulmar_mqtt::{Packet, Properties, ReasonCode, Version};
@@ -21,15 +20,18 @@ use fulmar_mqtt::{Packet, Properties, ReasonCode, Version};
 const ATTACKER: [u8; 4] = [192, 0, 2, 1];
 const ELSEWHERE: [u8; 4] = [192, 0, 2, 2];
 
-fn access_control() -> AccessControl {
-    let line = hash_password(b"right").unwrap();
+/// With these lines in the password file.
+fn with_file(lines: &str) -> AccessControl {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("passwords");
-    std::fs::write(&path, format!("ann:{line}\nbob:{line}\n")).unwrap();
-    AccessControl {
-        passwords: Some(PasswordFile::load(&path).unwrap()),
-        ..AccessControl::default()
-    }
+    std::fs::write(&path, lines).unwrap();
+    let logins = Arc::new(Logins::new(Some(PasswordFile::load(&path).unwrap())));
+    AccessControl { logins, ..AccessControl::default() }
+}
+
+fn access_control() -> AccessControl {
+    let line = hash_password(b"right").unwrap();
+    with_file(&format!("ann:{line}\nbob:{line}\n"))
 }
 
 fn world() -> World {
@@ -102,17 +104,8 @@ fn a_login_that_was_right_is_not_checked_again_also_by_the_next_file() {
     flood(&mut world, ATTACKER, 50);
     let again = log_in(&mut world, ELSEWHERE, "ann", b"right");
     assert_eq!(decision(&mut world, again), Some(ReasonCode::Success), "at once");
-    let same_lines_again = {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("passwords");
-        let (line, other) = (hash_password(b"right").unwrap(), hash_password(b"new").unwrap());
-        std::fs::write(&path, format!("ann:{line}\nbob:{other}\n")).unwrap();
-        AccessControl {
-            passwords: Some(PasswordFile::load(&path).unwrap()),
-            ..AccessControl::default()
-        }
-    };
-    world.broker.set_access_control(same_lines_again);
+    let (line, other) = (hash_password(b"right").unwrap(), hash_password(b"new").unwrap());
+    world.broker.set_access_control(with_file(&format!("ann:{line}\nbob:{other}\n")));
     let changed = log_in(&mut world, ATTACKER, "ann", b"right");
     assert_eq!(decision(&mut world, changed), None, "her line has changed");
 }
@@ -134,28 +127,19 @@ fn who_goes_away_leaves_the_queue() {
 }
 
 #[test]
-fn who_waits_when_the_file_changes_is_told_to_come_again() {
+fn who_waits_when_the_file_changes_is_checked_by_the_new_one() {
     let mut world = world();
-    // On a busy machine, some are checked before the last one has come. Each comes from an address of its own: after the
-    // third from one, a refusal waits for a time that does not pass here.
-    let waiting = (0..20)
-        .map(|attempt: u8| {
-            let log_ins = (0..50_u8).map(|number| {
-                log_in(&mut world, [10, 0, attempt, number], "ann", &[attempt, number])
-            });
-            let waiting: Vec<_> = log_ins.collect();
-            waiting.into_iter().filter(|&conn| decision(&mut world, conn).is_none()).collect()
-        })
-        .find(|waiting: &Vec<_>| waiting.len() > 20)
-        .expect("logins are checked faster than they come");
-    world.broker.set_access_control(access_control());
-    let mut answered_busy = 0;
-    for &conn in &waiting {
-        let reason = wait_for(&mut world, conn);
-        answered_busy += usize::from(reason == ReasonCode::ServerBusy);
-    }
-    // Those that were being checked get the result.
-    assert!(answered_busy > waiting.len() / 2, "{answered_busy} of {}", waiting.len());
+    let waiting = flood(&mut world, ATTACKER, 100);
+    let [old, new] = ["right", "new"].map(|password| {
+        let bob = log_in(&mut world, ATTACKER, "bob", password.as_bytes());
+        assert_eq!(decision(&mut world, bob), None, "as her network is suspect");
+        bob
+    });
+    let line = hash_password(b"new").unwrap();
+    world.broker.set_access_control(with_file(&format!("ann:{line}\nbob:{line}\n")));
+    assert_eq!(wait_for(&mut world, new), ReasonCode::Success);
+    waiting.into_iter().for_each(|conn| world.cut(conn));
+    assert_ne!(wait_for(&mut world, old), ReasonCode::Success);
 }
 
 #[test]
@@ -183,31 +167,17 @@ fn a_password_too_long_for_the_queue_is_refused_at_once() {
     assert!(hash_password(&[b'p'; 4096]).is_ok() && hash_password(&[b'p'; 4097]).is_err());
 }
 
-/// External users whose logins wait for ever.
-#[derive(Debug, Default)]
-struct Undecided(Arc<Mutex<LoginQueue<ReplyTo>>>);
+/// External users who all have the password "right".
+#[derive(Debug)]
+struct Everybody;
 
-impl ExternalUsers for Undecided {
+impl ExternalUsers for Everybody {
     fn admit(&self, _: &str, _: Option<&str>, _: Timestamp) -> Option<Admitted> {
         None
     }
 
     fn knows(&self, _: &str) -> bool {
         true
-    }
-
-    fn log_in(&self, login: Login<'_>) -> Decision {
-        let Applicant { address, reply_to } = login.applicant;
-        let mut queue = self.0.lock().unwrap();
-        let pushed = queue.push(login.username, address, true, reply_to, Instant::now());
-        let Ok((id, _)) = pushed else {
-            return Decision::Now(Err(ReasonCode::ServerBusy));
-        };
-        drop(queue);
-        let queue = Arc::clone(&self.0);
-        Decision::Later(WaitingLogin::new(move || {
-            drop(queue.lock().unwrap().remove(id, Instant::now()))
-        }))
     }
 
     fn is_good(&self, _: &str) -> bool {
@@ -219,18 +189,42 @@ impl ExternalUsers for Undecided {
     }
 }
 
+fn world_of_external_users() -> World {
+    let logins = Arc::new(Logins::default());
+    let hash = hash_password(b"right").unwrap();
+    logins.add_external_users(move |name| {
+        let credential = format!("external:{name}").into();
+        Some(ExternalPassword { hash: Some(hash.clone()), credential })
+    });
+    let external_users = Some(Arc::new(Everybody) as Arc<dyn ExternalUsers>);
+    let access_control = AccessControl { external_users, logins, ..AccessControl::default() };
+    World::with(Setup { access_control, ..Setup::default() })
+}
+
 #[test]
-fn an_external_user_who_goes_away_leaves_the_queue() {
-    let queue = Arc::<Mutex<LoginQueue<ReplyTo>>>::default();
-    let external_users = Some(Arc::new(Undecided(Arc::clone(&queue))) as Arc<dyn ExternalUsers>);
-    let access_control = AccessControl { external_users, ..AccessControl::default() };
-    let mut world = World::with(Setup { access_control, ..Setup::default() });
-    let waiting = flood(&mut world, ATTACKER, 600);
-    assert!(waiting.len() < 600, "there is a bound");
+fn external_users_log_in_and_leave_in_the_same_order() {
+    let mut world = world_of_external_users();
+    let waiting = flood(&mut world, ATTACKER, 1200);
+    assert!(world.total("logins_busy") > 0, "there is a bound");
+    let new = log_in(&mut world, ELSEWHERE, "bob", b"right");
+    assert_eq!(wait_for(&mut world, new), ReasonCode::Success);
+    let again = log_in(&mut world, ELSEWHERE, "bob", b"right");
+    assert_eq!(decision(&mut world, again), Some(ReasonCode::Success), "at once");
     for conn in waiting {
         world.cut(conn);
     }
-    log_in(&mut world, ATTACKER, "ann", b"right");
-    let left = std::iter::from_fn(|| queue.lock().unwrap().pop(Instant::now())).count();
-    assert_eq!(left, 1, "only the one that still waits");
+    let before = world.total("authentication_failed");
+    let eve = log_in(&mut world, ATTACKER, "eve", b"right");
+    assert_eq!(wait_for(&mut world, eve), ReasonCode::Success);
+    let checked = world.total("authentication_failed") - before;
+    assert!(checked < 10, "{checked} more were checked");
+}
+
+#[test]
+fn an_external_user_with_a_name_or_password_too_long_is_refused_at_once() {
+    let mut world = world_of_external_users();
+    for (user, password) in [("ann", &[b'p'; 4097][..]), (&"a".repeat(513), b"right")] {
+        let conn = log_in(&mut world, ELSEWHERE, user, password);
+        assert_eq!(decision(&mut world, conn), Some(ReasonCode::BadUserNameOrPassword), "at once");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fulmar_broker::access::AccessRules;
-use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
+use fulmar_broker::auth::{AccessControl, JwtVerifier, Logins, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
 use fulmar_certs::{CertError, files};
 use fulmar_congestion::Congestion;
@@ -357,7 +357,8 @@ impl Config {
         let rules = AccessRules::new(rules, self.acl.default_allow)
             .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
         let session_owner = self.auth.session_owner;
-        Ok(AccessControl { passwords, jwt, rules, session_owner, ..AccessControl::default() })
+        let logins = Arc::new(Logins::new(passwords));
+        Ok(AccessControl { logins, jwt, rules, session_owner, ..AccessControl::default() })
     }
 
     /// Checks that the files which the configuration names can be read.

@@ -11,7 +11,7 @@
 //! passes; `rest` (unread request bodies); `unread_response`, and `answer_space` (memory for those); `while_allowed` (whose
 //! caller's rights end);
 //! `transport::Origins` (whose pages may connect); `websocket` and `h3::session` (MQTT), `pump` (its bytes). `plain` is a
-//! port without TLS. `compression` is a middleware for routers whose answers may be compressed. `login_turns` decides which password is hashed next, for handlers that have users.
+//! port without TLS. `compression` is a middleware for routers whose answers may be compressed. `password_login` checks passwords, for handlers that have users.
 //! `problem` has the error responses of APIs, `signature` signs webhooks.
 //!
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
@@ -31,9 +31,9 @@ mod handshake;
 mod host_header;
 mod idle;
 mod limited_router;
-mod login_turns;
 mod metrics;
 pub mod objects;
+pub mod password_login;
 mod plain;
 mod problem;
 mod proxy_header;
@@ -55,7 +55,6 @@ pub use bodies::BodyBudget;
 pub use compression::{CodingError, accepts, compress, decompress};
 pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits, MIN_HEADER_BYTES};
 pub use endpoint::{Bound, Endpoint, StartError};
-pub use login_turns::{Crowded, LoginTurn, LoginTurns, PasswordLogin};
 pub use metrics::Metrics;
 pub use plain::Plain;
 pub use problem::Problem;

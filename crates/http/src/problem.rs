@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::{CodingError, Crowded, NoLongerAllowed, NoRoom};
+use crate::password_login::Crowded;
+use crate::{CodingError, NoLongerAllowed, NoRoom};
 
 /// A value that cannot be taken.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -1,11 +1,11 @@
 //! Accounts: people and devices of the platform, with passwords, tokens, sessions and memberships.
 //!
-//! An account has a namespace of its own: a client of the same name is somebody else. Names of twins and roles are the
-//! platform's, opaque here. Sessions are tokens that a login has begun, device tokens last until they are revoked.
+//! No client has the name of a new account. Earlier versions allowed that: these are two users. Names of twins and roles are
+//! the platform's, opaque here. Sessions are tokens that a login has begun, device tokens last until they are revoked.
 
 use std::sync::Arc;
 
-use fulmar_broker::auth::{PasswordError, verify_password};
+use fulmar_broker::auth::PasswordError;
 use serde::{Deserialize, Serialize};
 
 use crate::checks;
@@ -118,11 +118,6 @@ impl PasswordHash {
     /// The system has no randomness to give.
     pub fn from_password(password: &str) -> Result<PasswordHash, PasswordError> {
         hash_password(password.as_bytes())
-    }
-
-    /// Whether this is the password. Takes tens of milliseconds on purpose.
-    pub fn matches(&self, password: &str) -> bool {
-        verify_password(self.as_str(), password.as_bytes())
     }
 
     /// A tag that changes with the hash and reveals nothing of it.
@@ -259,6 +254,12 @@ impl State {
         self.accounts.get(name).or_else(|| self.accounts.get(&lower)).or_else(same)
     }
 
+    /// Names that a client and an account have, each with its own password and rights: in stores of earlier versions.
+    pub fn shared_names(&self) -> impl Iterator<Item = &str> {
+        let names = self.accounts.keys().filter(|name| self.clients().contains_key(*name));
+        names.map(|name| &**name)
+    }
+
     /// The account that has the session or device token with this identifier.
     pub fn account_with(&self, credential: &str) -> Option<&Arc<Account>> {
         self.credentials.get(credential)
@@ -299,6 +300,9 @@ impl State {
         }
         if self.namesake(&account.name).is_some() {
             return Err(Refused::AccountExists);
+        }
+        if self.clients().contains_key(&account.name) {
+            return Err(Refused::NameOfClient);
         }
         if self.accounts.len() >= MAX_ACCOUNTS {
             return Err(Refused::TooMany { what: "accounts", max: MAX_ACCOUNTS });

@@ -140,6 +140,16 @@ pub enum Refused {
     /// There is one of this name.
     #[error("Client already exists")]
     ClientExists,
+    /// An account has the name.
+    #[error(
+        "The platform has a user of this name: choose another name, or remove that user first (fulmar user remove)"
+    )]
+    NameOfAccount,
+    /// A client has the name.
+    #[error(
+        "the broker has a client of this name: choose another name, or remove that client first (fulmar ctl users remove)"
+    )]
+    NameOfClient,
     /// There is no such group.
     #[error("Group not found")]
     GroupNotFound,

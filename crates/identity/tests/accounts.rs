@@ -37,13 +37,29 @@ fn names_differ_in_more_than_case_and_from_nothing_else() {
     create(&mut state, account("Ann", &[])).unwrap();
     assert_eq!(create(&mut state, account("ANN", &[])), Err(Refused::AccountExists));
     assert_eq!(state.namesake("ann").map(|found| &*found.name), Some("Ann"));
-    // A client of the same name is somebody else.
-    let client = Client { username: "Ann".into(), ..Client::default() };
-    state.apply(Command::CreateClient(client)).unwrap();
     state.apply(Command::DeleteAccount("Ann".into())).unwrap();
-    assert!(state.namesake("ann").is_none() && state.clients().contains_key("Ann"));
+    assert!(state.namesake("ann").is_none());
     create(&mut state, account("ann", &[])).unwrap();
     assert_eq!(create(&mut state, account("Ann", &[])), Err(Refused::AccountExists));
+}
+
+#[test]
+fn a_new_client_has_the_name_of_no_account_nor_an_account_that_of_a_client() {
+    let mut state = State::default();
+    let client =
+        |name: &str| Command::CreateClient(Client { username: name.into(), ..Client::default() });
+    create(&mut state, account("ann", &[])).unwrap();
+    assert_eq!(state.apply(client("ann")), Err(Refused::NameOfAccount));
+    state.apply(client("bob")).unwrap();
+    assert_eq!(create(&mut state, account("bob", &[])), Err(Refused::NameOfClient));
+    // Of an earlier version's.
+    state.apply(Command::ImportAccounts(vec![account("bob", &[])])).unwrap();
+    assert_eq!(state.shared_names().collect::<Vec<_>>(), ["bob"]);
+    change(&mut state, "bob", AccountChange::RevokeTokens).unwrap();
+    state.apply(Command::DeleteClient("bob".into())).unwrap();
+    assert_eq!(state.shared_names().next(), None);
+    state.apply(Command::DeleteAccount("ann".into())).unwrap();
+    state.apply(client("ann")).unwrap();
 }
 
 #[test]
@@ -167,11 +183,11 @@ fn a_file_of_the_version_before_gets_accounts_and_stays_beside_it() {
     let path = folder.path().join("identities.db");
     earlier_file(&path);
     let mut store = Store::open(&path).unwrap();
-    store.apply(vec![Command::CreateAccount(account("ann", &[("north", "admin")]))]).unwrap();
+    store.apply(vec![Command::CreateAccount(account("bob", &[("north", "admin")]))]).unwrap();
     drop(store);
     let store = Store::open(&path).unwrap();
     assert!(store.state().clients().contains_key("ann"));
-    assert_eq!(store.state().accounts()["ann"].role_in("north"), Some("admin"));
+    assert_eq!(store.state().accounts()["bob"].role_in("north"), Some("admin"));
     let copy = folder.path().join("identities.db.version-2");
     assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(copied(folder.path()), (2, 1));

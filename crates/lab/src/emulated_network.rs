@@ -205,6 +205,7 @@ impl EmulatedNetwork {
                     at_ns: self.clock.monotonic(sample.at),
                     host: name.clone(),
                     took_ns: sample.rtt,
+                    path_ns: flow.path_round_trip(sample.at - sample.rtt, sample.at),
                 }));
             }
         }

@@ -75,6 +75,8 @@ pub struct RoundTrip {
     pub host: String,
     /// Duration in nanoseconds.
     pub took_ns: u64,
+    /// The path's own round trip meanwhile, in nanoseconds; `None` if it was not seen.
+    pub path_ns: Option<u64>,
 }
 
 /// Delay between the decided time and that at which packets left the emulator, in microseconds.

@@ -101,13 +101,9 @@ mod tests {
             "mqtt-quic-wired",
             "mqtt-quic-wireless",
             "mqtt-quic-long-distance",
-            "meter-reading-wifi",
+            "meter-reading-wifi-json",
             "meter-reading-2g-64kbps",
             "monitoring",
-            "constrained-direct",
-            "constrained-hotspot",
-            "bulk-standard",
-            "bulk-mobile",
         ];
         for name in common.iter().chain(&testbeds) {
             assert!(profiles.iter().any(|profile| profile.name == *name), "{name} is missing");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmar_lab::link::{Direction, HostId, Link, LinkConfig, Output};
-use fulmar_lab::observe::{FlowReport, Flows, Observer, SpinReport};
+use fulmar_lab::observe::{FlowReport, FlowView, Flows, Observer, SpinReport};
 use fulmar_lab::units::{MILLISECOND, Nanos, SECOND};
 use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
@@ -16,6 +16,7 @@ use quinn_proto::{
 };
 
 const HERE: HostId = HostId(0);
+const THERE: HostId = HostId(1);
 const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 2), 4000);
 const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(198, 18, 1, 2), 14_567);
 const LENGTH: Nanos = 20 * SECOND;
@@ -128,6 +129,14 @@ fn sides(now: Instant, seeds: (u8, u8)) -> (Side, Side) {
 /// A client that writes something every 2 ms for a while; returns the spin bit's report, and the client's own
 /// estimate of the round-trip time.
 fn watch(settings: &[(&str, &str)], seeds: (u8, u8)) -> (SpinReport, Duration) {
+    let (flow, own) = observe(settings, seeds);
+    let report = FlowReport::from(&flow);
+    assert_eq!(report.protocol, "quic");
+    (report.spin.unwrap(), own)
+}
+
+/// The client's flow, and its own estimate.
+fn observe(settings: &[(&str, &str)], seeds: (u8, u8)) -> (FlowView, Duration) {
     let mut config = LinkConfig::default();
     for (key, value) in settings {
         config.set(key, value).unwrap();
@@ -142,7 +151,10 @@ fn watch(settings: &[(&str, &str)], seeds: (u8, u8)) -> (SpinReport, Duration) {
         while let Some(output) = link.poll_event(at) {
             let Output::Arrive { direction, packet, .. } = output else { continue };
             match direction {
-                Direction::Up => far.receive(now, &packet[28..]),
+                Direction::Up => {
+                    flows.delivered(at, THERE, &packet);
+                    far.receive(now, &packet[28..]);
+                }
                 Direction::Down => {
                     flows.delivered(at, HERE, &packet);
                     near.receive(now, &packet[28..]);
@@ -154,13 +166,12 @@ fn watch(settings: &[(&str, &str)], seeds: (u8, u8)) -> (SpinReport, Duration) {
             link.receive(at, Direction::Up, packet, 0);
         }
         for packet in far.drive(now, false) {
+            flows.sent(at, THERE, &packet);
             link.receive(at, Direction::Down, packet, 0);
         }
         at += MILLISECOND / 2;
     }
-    let report = FlowReport::from(&flows.flows()[0]);
-    assert_eq!(report.protocol, "quic");
-    (report.spin.unwrap(), near.connection.unwrap().1.rtt())
+    (flows.flows()[0].clone(), near.connection.unwrap().1.rtt())
 }
 
 /// Each endpoint disables the bit for one connection in eight and then sets it at random (RFC 9000, 17.4). Whether it
@@ -206,4 +217,19 @@ fn endpoints_that_do_not_take_part_are_told() {
         let (spin, _) = watch(&[("delay", "50ms")], seeds);
         assert!(!spin.takes_part, "{spin:?}");
     }
+}
+
+#[test]
+fn the_paths_own_round_trip_is_known_whatever_the_bit_shows() {
+    let settings = [("delay", "50ms"), ("loss", "5%"), ("reorder", "3%"), ("reorder-by", "4ms")];
+    let (flow, _) = observe(&settings, BOTH_TAKE_PART);
+    let samples = flow.spin_bit().two_way();
+    let truths: Vec<Nanos> =
+        samples.iter().filter_map(|one| flow.path_round_trip(one.at - one.rtt, one.at)).collect();
+    assert!(truths.len() * 10 > samples.len() * 9, "{} of {}", truths.len(), samples.len());
+    // A packet is taken from the link every half a millisecond, and few are held back by more.
+    let near = |truth: &&Nanos| (100 * MILLISECOND..=102 * MILLISECOND).contains(*truth);
+    let near = truths.iter().filter(near).count();
+    assert!(near * 10 > truths.len() * 8, "{near} of {}: {truths:?}", truths.len());
+    assert_eq!(flow.path_round_trip(0, 0), None, "nothing has arrived");
 }

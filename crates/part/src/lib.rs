@@ -22,11 +22,11 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use fulmar_broker::auth::{ExternalUsers, LoginHook};
+use fulmar_broker::auth::{ExternalUsers, LoginHook, Logins};
 use fulmar_broker::storage::Restored;
 use fulmar_broker::{Broker, PublishHook, Timestamp, Tracer};
 use fulmar_gateway::outbox::Stored;
-use fulmar_http::{AnswerSpace, Knows, LoginTurns};
+use fulmar_http::{AnswerSpace, Knows};
 use fulmar_identity::{Identities, control};
 use fulmar_store::SqliteStorage;
 use fulmar_text::metrics::Metrics;
@@ -108,13 +108,6 @@ pub trait Upstreams: Send + Sync {
     fn list(&self) -> Vec<fulmar_admin::Upstream>;
 }
 
-/// Administrators of another part of the server.
-#[cfg(feature = "admin")]
-pub trait MoreAdministrators: fulmar_admin::Administrators {
-    /// True if there is a user of this name.
-    fn knows(&self, user: &str) -> bool;
-}
-
 /// True if nothing requires the operator, and text for the operator.
 pub type Health = Arc<dyn Fn() -> (bool, String) + Send + Sync>;
 
@@ -156,8 +149,8 @@ pub struct Opening<'a> {
     pub shared: Option<&'a mut SharedRows>,
     /// The store of people and devices.
     pub identities: &'a Arc<Identities>,
-    /// Decides which password that came over HTTP is hashed next.
-    pub login_turns: &'a LoginTurns,
+    /// Logins by password.
+    pub logins: &'a Arc<Logins>,
     /// Memory for answers that clients have not taken yet.
     pub answers: &'a AnswerSpace,
     /// The file of the administrator that this start has created.
@@ -194,9 +187,6 @@ pub struct Offers {
     pub disk: Option<Arc<dyn Fn() -> AccountUse + Send + Sync>>,
     /// Answers a CA that checks who has a name; present where certificates are ordered.
     pub challenges: Option<Arc<rustls::ServerConfig>>,
-    /// Administrators that another part has.
-    #[cfg(feature = "admin")]
-    pub administrators: Option<Arc<dyn MoreAdministrators>>,
     /// Routes of the administration socket.
     pub local_routes: Router,
 }
@@ -219,8 +209,6 @@ pub struct Core {
     pub certificates: Certificates,
     /// The store of people and devices.
     pub identities: Arc<Identities>,
-    /// Decides which password that came over HTTP is hashed next.
-    pub login_turns: LoginTurns,
     /// Memory for answers that clients have not taken yet.
     pub answers: AnswerSpace,
     /// Use of the data folder.

@@ -10,7 +10,7 @@ use fulmar_identity::Identities;
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
-use crate::accounts::import::import;
+use crate::accounts::import::{import, log_shared_names};
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
 use crate::change_log::{ChangeLogSlot, RosterChange};
@@ -39,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
     pub(crate) account_cache: Arc<AccountCache>,
+    /// Whether another store of identities has the users of this database.
+    pub(crate) has_foreign_users: bool,
     pub(crate) signer: Signer,
     pub(crate) announcements: Arc<Announcements>,
     pub(crate) counts: Counts,
@@ -102,7 +104,8 @@ impl App {
                 (store, Signer::open_shared(&key, &shared.files)?)
             }
         };
-        import(data, &store, &identities)?;
+        let has_foreign_users = import(data, &store, &identities)?;
+        log_shared_names(&identities);
         let account_cache = Arc::new(AccountCache::new(identities));
         let loading = Arc::clone(&account_cache);
         let most = settings.disk.database;
@@ -135,6 +138,7 @@ impl App {
             settings,
             store,
             account_cache,
+            has_foreign_users,
             decoders: Arc::new(Decoders::new(signer.naming())),
             signer,
             announcements,
@@ -148,6 +152,8 @@ impl App {
             change_log: ChangeLogSlot::default(),
         }));
         app.follow_accounts();
+        let accounts = Arc::downgrade(&app.account_cache);
+        app.settings.logins.add_external_users(move |name| accounts.upgrade()?.password(name));
         Ok((app, receiver))
     }
 

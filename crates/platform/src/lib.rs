@@ -56,7 +56,6 @@ mod upkeep;
 mod work_lists;
 
 pub use accounts::account_cache::{Losers, Loss};
-pub use accounts::sessions::LoginRefused;
 pub use accounts::token::KEY_FILE;
 pub use admin::{Admin, AdminAnswer, AdminCommand, CredentialSummary, UserSummary, UserToAdd};
 pub use alerts::delivery::Delivery;
@@ -67,7 +66,7 @@ pub use counts::PlatformCounts;
 pub use error::Error;
 pub use fulmar_identity::TOKEN_PREFIX;
 pub use measurements::message::SensorMessage;
-pub use platform::{AdmittedUser, Platform};
+pub use platform::Platform;
 pub use role::Role;
 pub use settings::{DiskLimits, Monitoring, Settings, time_zone};
 pub use shared::SharedPlatform;

@@ -1,16 +1,16 @@
 //! The platform as a whole: opened on a data folder, gives a router, closed at the end.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use fulmar_identity::Identities;
+use fulmar_auth::access::Action;
+use fulmar_auth::{Admitted, ExternalUsers, Timestamp, User};
+use fulmar_identity::{Identities, TOKEN_PREFIX};
 use tokio::sync::mpsc;
 
-use crate::accounts::account_cache::{Account, Losers};
+use crate::accounts::account_cache::Losers;
 use crate::accounts::changes::open_identities;
-use crate::accounts::sessions::{self, LoginRefused};
 use crate::admin::{Admin, AdminAnswer, AdminCommand};
 use crate::announcements::Announcement;
 use crate::app::App;
@@ -32,27 +32,6 @@ use crate::store::sql::sqlite;
 use crate::text::Name;
 use crate::time::Time;
 use crate::topics::Whose;
-
-/// Someone whose token or password is good.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdmittedUser {
-    /// The account's name.
-    pub user: String,
-    /// Until when it is good, in milliseconds since 1970; [`u64::MAX`] for what does not expire.
-    pub until_ms: u64,
-    /// Credential that was shown, for [`Platform::is_session`].
-    pub session: String,
-}
-
-/// Before the name and the password's tag in [`AdmittedUser::session`] of a login by password. No identifier of a
-/// token has a colon.
-const BY_PASSWORD: &str = "password:";
-
-/// The user of an account who has logged in by password.
-fn by_password(account: &Account) -> AdmittedUser {
-    let session = format!("{BY_PASSWORD}{}:{}", account.password_tag(), account.name);
-    AdmittedUser { user: account.name.to_string(), until_ms: u64::MAX, session }
-}
 
 /// The platform of one installation.
 #[derive(Clone, Debug)]
@@ -117,60 +96,9 @@ impl Platform {
         Admin::within(self.app.clone()).run(command)
     }
 
-    /// Whose token this is; `None` if it is none or no longer good, or if a user name is given and is
-    /// another's. Answers from memory.
-    pub fn admit(&self, token: &str, user: Option<&str>) -> Option<AdmittedUser> {
-        let caller = self.app.caller(token, Time::now())?;
-        let name = &caller.account.name;
-        let same = user.is_none_or(|user| user.is_empty() || user == &**name);
-        let until_ms = match caller.expires_at {
-            Time::NEVER => u64::MAX,
-            Time(at) => u64::try_from(at).ok()?,
-        };
-        same.then(|| AdmittedUser { user: name.to_string(), until_ms, session: caller.session })
-    }
-
-    /// Whether there is a user of this name. Answers from memory.
-    pub fn knows(&self, user: &str) -> bool {
-        self.app.account_cache.account(user).is_some()
-    }
-
-    /// Whether this user is an admin of the server. Answers from memory.
-    pub fn is_server_admin(&self, user: &str) -> bool {
-        self.app.account_cache.account(user).is_some_and(|account| account.server_admin)
-    }
-
-    /// Logs a user in by name and password, with the limits of logins over HTTP: failed logins per address, and
-    /// concurrent hashes. Takes the same time for an unknown user. Needs a tokio runtime.
-    ///
-    /// # Errors
-    /// Why not.
-    pub async fn log_in(
-        &self,
-        user: &str,
-        password: &str,
-        from: IpAddr,
-    ) -> Result<AdmittedUser, LoginRefused> {
-        let account = sessions::by_password(&self.app, user, password, from).await?;
-        Ok(by_password(&account))
-    }
-
-    /// The user of a login by name and password that is known to be right, such as one that is repeated. Answers from
-    /// memory.
-    pub fn log_in_again(&self, user: &str, password: &str, from: IpAddr) -> Option<AdmittedUser> {
-        sessions::known(&self.app, user, password, from).map(|account| by_password(&account))
-    }
-
-    /// Whether what an admitted user showed is still valid: the token, or the password of the login. Answers
-    /// from memory.
-    pub fn is_session(&self, id: &str) -> bool {
-        let Some(by_password) = id.strip_prefix(BY_PASSWORD) else {
-            return self.app.account_cache.is_good(id, Time::now());
-        };
-        let named = by_password.split_once(':');
-        let account =
-            named.and_then(|(tag, name)| Some((tag, self.app.account_cache.account(name)?)));
-        account.is_some_and(|(tag, account)| account.password_tag() == tag)
+    /// Whether a user was removed while no server ran. Of another store's users, it is not known.
+    pub fn was_removed_while_stopped(&self, user: &str) -> bool {
+        !self.app.has_foreign_users && !self.knows(user)
     }
 
     /// Calls `lost` with the names of accounts whose tokens have been revoked, who may do less than before or were removed,
@@ -332,6 +260,40 @@ impl Platform {
     /// Finishes what was begun and closes the database.
     pub fn close(&self) {
         self.app.store.close();
+    }
+}
+
+impl ExternalUsers for Platform {
+    fn admit(&self, token: &str, user: Option<&str>, _: Timestamp) -> Option<Admitted> {
+        let caller = self.app.caller(token, Time::now())?;
+        let name = &caller.account.name;
+        let until = match caller.expires_at {
+            Time::NEVER => Timestamp::NEVER,
+            Time(at) => Timestamp(u64::try_from(at).ok()?),
+        };
+        let same = user.is_none_or(|user| user.is_empty() || user == &**name);
+        let user = User::external(name).filter(|_| same)?;
+        Some(Admitted { user: Some(user), until, credential: Some(caller.session.into()) })
+    }
+
+    fn is_token(&self, password: &str) -> bool {
+        password.starts_with(TOKEN_PREFIX)
+    }
+
+    fn knows(&self, user: &str) -> bool {
+        self.app.account_cache.account(user).is_some()
+    }
+
+    fn is_server_admin(&self, user: &str) -> bool {
+        self.app.account_cache.account(user).is_some_and(|account| account.server_admin)
+    }
+
+    fn is_good(&self, credential: &str) -> bool {
+        self.app.account_cache.is_good(credential, Time::now())
+    }
+
+    fn allows(&self, user: &str, action: Action, topic: &str) -> bool {
+        self.may(user, action == Action::Publish, topic)
     }
 }
 

@@ -1,6 +1,9 @@
 //! What an operator sets.
 
-use fulmar_http::{AnswerSpace, LoginTurns};
+use std::sync::Arc;
+
+use fulmar_auth::Logins;
+use fulmar_http::AnswerSpace;
 use jiff::tz::TimeZone;
 
 use crate::alerts::webhook_allowlist::WebhookAllowlist;
@@ -29,8 +32,8 @@ fulmar_text::with_defaults! {
         pub disk: DiskLimits = DiskLimits::default(),
         /// Memory for answers that clients have not taken yet.
         pub answers: AnswerSpace = AnswerSpace::new(usize::MAX),
-        /// Decides which password is hashed next.
-        pub logins: LoginTurns = LoginTurns::default(),
+        /// Logins by password, to which its users are added.
+        pub logins: Arc<Logins> = Arc::default(),
     }
 }
 

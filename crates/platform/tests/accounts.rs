@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use common::{PASSWORD, World, now, reading};
+use fulmar_auth::{ExternalUsers as _, Timestamp};
 use fulmar_platform::{ChangeLog, Database, RosterChange, UserToAdd};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
@@ -160,12 +161,13 @@ async fn only_the_servers_admin_makes_twins() {
 async fn who_loses_something_is_told_of() {
     let world = World::new();
     let (reader, admin) = (world.log_in("north-reader").await, world.log_in("north-admin").await);
-    let admitted_user = world.platform.admit(&reader, Some("north-reader")).unwrap();
-    assert!(world.platform.is_session(&admitted_user.session));
+    let admitted = world.platform.admit(&reader, Some("north-reader"), Timestamp(0)).unwrap();
+    let credential = admitted.credential.unwrap();
+    assert!(world.platform.is_good(&credential));
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let platform = world.platform.clone();
     world.platform.on_loss(move |losers| {
-        let goes_on = platform.is_session(&admitted_user.session);
+        let goes_on = platform.is_good(&credential);
         let may = platform.may("north-viewer", false, "fulmar/north/reading/m1");
         told.send((losers.keys().cloned().collect::<String>(), goes_on, may)).unwrap();
     });

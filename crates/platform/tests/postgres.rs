@@ -5,6 +5,7 @@
 mod common;
 
 use common::{PASSWORD, World, reading, server};
+use fulmar_auth::ExternalUsers as _;
 use fulmar_platform::{Admin, Database, Platform, Role, Settings, UserToAdd};
 use serde_json::json;
 
@@ -167,7 +168,7 @@ async fn accounts_of_an_earlier_version_move_to_the_folder_and_no_other_folder_g
     server::sql_in(&name, earlier);
     let world = world.restart();
     let is_here = |platform: &Platform| {
-        platform.is_session("of-old") && platform.may("old", false, "fulmar/north/reading")
+        platform.is_good("of-old") && platform.may("old", false, "fulmar/north/reading")
     };
     assert!(is_here(&world.platform) && world.platform.is_server_admin("root"));
     let left = || server::sql_in(&name, "SELECT count(*)::text FROM fulmar.account").unwrap();

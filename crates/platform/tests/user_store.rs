@@ -4,6 +4,7 @@
 mod common;
 
 use common::{World, server};
+use fulmar_auth::ExternalUsers as _;
 use fulmar_platform::{Admin, AdminCommand, Database, Role};
 use serde_json::json;
 use tempfile::TempDir;

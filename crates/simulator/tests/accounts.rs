@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fastrand::Rng;
+use fulmar_broker::auth::ExternalUsers as _;
+use fulmar_broker::{Timestamp, User};
 use fulmar_identity::DeviceToken;
 use fulmar_platform::{Admin, Database, Platform, Settings};
 use fulmar_simulator::bad_disk::{Disk, Mount, Survival, mount};
@@ -90,11 +92,12 @@ impl Folder {
 
     fn has_all(&self, platform: &Platform) {
         assert!(platform.is_server_admin("root") && !platform.is_server_admin("ann"));
-        assert!(platform.is_session("of-ann") && platform.knows("ann"));
+        assert!(platform.is_good("of-ann") && platform.knows("ann"));
         assert!(platform.may("ann", true, "fulmar/north/command/gw-1/x"));
         for (number, token) in self.tokens.iter().enumerate() {
             let name = format!("gw-{number}");
-            assert_eq!(platform.admit(token, None).map(|found| found.user), Some(name.clone()));
+            let admitted = platform.admit(token, None, Timestamp(0)).unwrap();
+            assert_eq!(admitted.user, User::external(&name));
             assert!(platform.may(&name, true, &format!("fulmar/north/batch/{name}")));
             assert!(!platform.may(&name, true, "fulmar/north/batch/phone"), "no rights are gained");
         }
@@ -146,7 +149,7 @@ fn who_is_removed_does_not_come_back_and_the_copy_restores_the_version_before() 
     admin.remove_user("ann").unwrap();
     drop(admin);
     let platform = folder.start(&disk).unwrap();
-    assert!(!platform.knows("ann") && !platform.is_session("of-ann"));
+    assert!(!platform.knows("ann") && !platform.is_good("of-ann"));
     drop(platform);
     assert_eq!(folder.counts(), (0, ACCOUNTS - 1));
     let copy = std::fs::read_to_string(folder.path.join(COPY)).unwrap();

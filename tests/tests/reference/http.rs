@@ -52,8 +52,18 @@ const BESIDE: [[&str; 4]; 14] = [
         "/mqtt",
         "MQTT over WebSocket and WebTransport; on the `ws` and `wss` listeners too",
     ],
-    ["https", "GET", "/lab/objects/{bytes}", "That number of bytes, with `[lab] objects = true`"],
-    ["https", "POST", "/lab/objects", "Accepts a body, with `[lab] objects = true`"],
+    [
+        "https",
+        "GET",
+        "/lab/objects/{bytes}",
+        "That number of bytes, with `[lab] objects = true`; `?delay_ms=` later",
+    ],
+    [
+        "https",
+        "POST",
+        "/lab/objects",
+        "Accepts a body, with `[lab] objects = true`; answers `?delay_ms=` later",
+    ],
 ];
 
 fn document(broker: &TestBroker, path: &str) -> Value {

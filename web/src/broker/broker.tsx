@@ -1,33 +1,24 @@
-// The broker's page: its screens, who may see them, and the frame around them. Fetched when an operator opens it.
+// The broker's pages, who may see them, and the frame around them. Fetched when an operator opens one.
 
 import { useEffect } from 'preact/hooks';
-import type { ComponentChildren, ComponentType } from 'preact';
+import type { ComponentChildren } from 'preact';
 import * as app from '../state';
-import { Icon, Logo } from '../ui/icons';
-import { Empty, Note, Page } from '../ui/parts';
-import { Link, match, path } from '../ui/router';
-import { Shell } from '../ui/shell';
-import { ClientPage, Clients } from './clients';
-import { Overview } from './overview';
-import { Rules } from './rules';
-import { ServerPage } from './server';
-import { SessionPage, Sessions } from './sessions';
+import { Icon } from '../ui/icons';
+import { Loading } from '../ui/list';
+import { Current } from '../ui/outlet';
+import { Note, Page } from '../ui/parts';
+import { address } from '../ui/router';
+import { Brand, Notice, Shell, Skip } from '../ui/shell';
 import { SignIn } from './sign-in';
 import { follow, isOpen, isPlatforms, logOut, me, problem, recognise } from './state';
-import { Topics } from './topics';
 import './broker.css';
 
-const SCREENS: readonly (readonly [string, ComponentType<{ id: string }>])[] = [
-  ['/broker', Overview],
-  ['/broker/login', Overview],
-  ['/broker/clients', Clients],
-  ['/broker/clients/:id', ClientPage],
-  ['/broker/sessions', Sessions],
-  ['/broker/sessions/:id', SessionPage],
-  ['/broker/topics', Topics],
-  ['/broker/rules', Rules],
-  ['/broker/server', ServerPage],
-];
+export { ClientPage, Clients } from './clients';
+export { Overview } from './overview';
+export { Rules } from './rules';
+export { ServerPage } from './server';
+export { SessionPage, Sessions } from './sessions';
+export { Topics } from './topics';
 
 const AGAIN_MS = 3000;
 
@@ -43,8 +34,7 @@ export function Section() {
     const timer = setInterval(() => void recognise(), AGAIN_MS);
     return () => clearInterval(timer);
   }, [isKnown]);
-  const now = path.value === '/' ? '/broker' : path.value;
-  const isOnlooker = me.value === undefined && isOpen.value && now === '/broker';
+  const isOnlooker = me.value === undefined && isOpen.value && address.value === '/broker';
   const isIn = Boolean(me.value) || isOnlooker;
   useEffect(() => (isIn ? follow() : undefined), [isIn]);
   if (isPlatforms.value) return <Shell>{isIn ? <Current /> : <Waiting />}</Shell>;
@@ -60,40 +50,19 @@ function Waiting() {
           {problem.value} The page tries again by itself.
         </Note>
       ) : (
-        <p class="muted" role="status">
-          Loading …
-        </p>
+        <Loading />
       )}
-    </Page>
-  );
-}
-
-function Current() {
-  const now = path.value.startsWith('/broker') ? path.value : '/broker';
-  for (const [pattern, Screen] of SCREENS) {
-    const named = match(pattern, now);
-    if (named) return <Screen key={now} id={named['id'] ?? ''} />;
-  }
-  return (
-    <Page title="Not found" back="/broker">
-      <Empty icon="search" title="There is nothing at this address" />
     </Page>
   );
 }
 
 /** The frame for those who have no account of the platform. */
 function Frame({ children }: { children: ComponentChildren }) {
-  const { notice } = app;
   return (
     <div class="shell broker-shell">
-      <a class="skip" href="#main">
-        Skip to content
-      </a>
+      <Skip />
       <header class="top">
-        <Link to="/broker" class="brand" aria-label="Fulmar, the broker's overview">
-          <Logo size={30} />
-          <span>Fulmar</span>
-        </Link>
+        <Brand to="/broker" label="Fulmar, the broker's overview" />
         {me.value && (
           <>
             <span class="twin">
@@ -108,9 +77,7 @@ function Frame({ children }: { children: ComponentChildren }) {
       <main id="main" tabIndex={-1}>
         {children}
       </main>
-      <div class="notice-place" role="status" aria-live="polite">
-        {notice.value && <div class={`notice ${notice.value.kind}`}>{notice.value.text}</div>}
-      </div>
+      <Notice />
     </div>
   );
 }

@@ -2,12 +2,14 @@
 
 import { useState } from 'preact/hooks';
 import { amount, dateTime, plural } from '../lib/format';
-import { Empty, Field, Note, Table, Tag } from '../ui/parts';
+import { Careful, Filters } from '../ui/form';
+import { List } from '../ui/list';
+import { FactList, Empty, Tag } from '../ui/parts';
 import { Link, navigate } from '../ui/router';
 import { bytes, duration, rtt, share, TRANSPORTS, transportName } from './lib';
 import { clientPath } from './overview';
-import { attempt, BrokerScreen, Careful, Facts, useLive, useSettled } from './parts';
-import { LIVE_MS, mayOperate, overview } from './state';
+import { BrokerScreen, useLive, useSettled } from './parts';
+import { ask, LIVE_MS, mayOperate, overview } from './state';
 import type { Client, SessionDetails } from './types';
 
 /** A list that is as long as this is not asked for as often. */
@@ -18,102 +20,73 @@ const MOST = 1000;
 const nowMs = () => overview.value?.now_ms ?? Date.now();
 
 export function Clients() {
-  const [text, setText] = useState('');
-  const [transport, setTransport] = useState('');
-  const [isSlow, setSlow] = useState(false);
+  const [wanted, setWanted] = useState({ client: '', transport: '', slow: '' });
   const [most, setMost] = useState(PAGE);
-  const settled = useSettled(text);
-  const query = new URLSearchParams({ limit: String(most) });
-  if (settled) query.set('client', settled);
-  if (transport) query.set('transport', transport);
-  if (isSlow) query.set('queued', '1');
+  const client = useSettled(wanted.client);
+  const query = new URLSearchParams({
+    limit: String(most),
+    ...(client && { client }),
+    ...(wanted.transport && { transport: wanted.transport }),
+    ...(wanted.slow && { queued: '1' }),
+  });
   // A search may look at many clients to find few.
-  const isPlain = !settled && !transport && !isSlow && most === PAGE;
-  const wanted = `/clients?${query.toString()}`;
+  const isPlain = query.size === 1 && most === PAGE;
   const { data, problem } = useLive<{ clients: Client[]; next?: number }>(
-    wanted,
+    `/clients?${query.toString()}`,
     isPlain ? LIVE_MS : SEARCH_MS,
   );
-  return (
-    <BrokerScreen title="Clients">
-      <div class="filters">
-        <label>
-          <span class="sr-only">Client identifier begins with</span>
-          <input
-            type="search"
-            placeholder="Client identifier begins with"
-            value={text}
-            onInput={(event) => setText(event.currentTarget.value)}
-            data-testid="search"
-          />
-        </label>
-        <select
-          aria-label="Transport"
-          value={transport}
-          onChange={(event) => setTransport(event.currentTarget.value)}
-        >
-          <option value="">All transports</option>
-          {TRANSPORTS.map((one) => (
-            <option key={one} value={one}>
-              {transportName(one)}
-            </option>
-          ))}
-        </select>
-        <label class="check">
-          <input
-            type="checkbox"
-            checked={isSlow}
-            onChange={(event) => setSlow(event.currentTarget.checked)}
-          />
-          <span>Messages wait</span>
-        </label>
-      </div>
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data && data.clients.length === 0 && (
-        <Empty icon="devices" title={isPlain ? 'No client is connected' : 'No client matches'} />
-      )}
-      {data && data.clients.length > 0 && <ClientTable clients={data.clients} />}
-      {data?.next !== undefined && most < MOST && (
-        <button type="button" onClick={() => setMost(Math.min(MOST, most * 4))}>
-          Show more
-        </button>
-      )}
-      {data?.next !== undefined && most >= MOST && (
-        <p class="muted">These are the first {amount(MOST)}. Search for others.</p>
-      )}
-    </BrokerScreen>
-  );
-}
-
-function ClientTable({ clients }: { clients: Client[] }) {
-  const now = overview.value?.now_ms ?? Date.now();
+  const now = nowMs();
   const dash = <span class="muted none">–</span>;
+  const transports = TRANSPORTS.map((one) => [one, transportName(one)] as const);
   return (
-    <Table
-      caption="Connected clients"
-      rows={clients}
-      rowKey={(one) => one.client}
-      testid="clients"
-      columns={[
-        {
-          name: 'Client',
-          cell: (one) => (
-            <Link to={clientPath(one.client)} class="name">
-              {one.client}
-            </Link>
-          ),
-        },
-        { name: 'User', cell: (one) => one.user ?? <span class="muted">anonymous</span> },
-        { name: 'Address', cell: (one) => one.address },
-        { name: 'Transport', cell: (one) => transportName(one.transport) },
-        { name: 'For', number: true, cell: (one) => duration(now - one.since_ms) },
-        { name: 'RTT', number: true, cell: (one) => (one.path ? rtt(one.path, nowMs()) : dash) },
-        { name: 'Loss', number: true, cell: (one) => (one.path ? share(one.path.loss) : dash) },
-        { name: 'Moved', number: true, cell: (one) => (one.path ? amount(one.path.migrations) : dash) },
-        { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
-        { name: 'Waits for', cell: (one) => one.waiting?.cause ?? dash },
-      ]}
-    />
+    <BrokerScreen>
+      <Filters
+        fields={[
+          { name: 'client', label: 'Client identifier begins with', kind: 'search' },
+          { name: 'transport', label: 'Transport', options: [['', 'All transports'], ...transports] },
+          { name: 'slow', label: 'Messages wait', kind: 'checkbox' },
+        ]}
+        values={wanted}
+        onChange={setWanted}
+      />
+      <List
+        caption="Connected clients"
+        testid="clients"
+        rows={data?.clients}
+        problem={problem}
+        empty={
+          query.size === 1
+            ? { icon: 'devices', title: 'No client is connected' }
+            : { icon: 'devices', title: 'No client matches', hint: 'Search for another beginning.' }
+        }
+        rowKey={(one) => one.client}
+        columns={[
+          {
+            name: 'Client',
+            cell: (one) => (
+              <Link to={clientPath(one.client)} class="name">
+                {one.client}
+              </Link>
+            ),
+          },
+          { name: 'User', cell: (one) => one.user ?? <span class="muted">anonymous</span> },
+          { name: 'Address', cell: (one) => one.address },
+          { name: 'Transport', cell: (one) => transportName(one.transport) },
+          { name: 'For', number: true, cell: (one) => duration(now - one.since_ms) },
+          { name: 'RTT', number: true, cell: (one) => (one.path ? rtt(one.path, nowMs()) : dash) },
+          { name: 'Loss', number: true, cell: (one) => (one.path ? share(one.path.loss) : dash) },
+          { name: 'Moved', number: true, cell: (one) => (one.path ? amount(one.path.migrations) : dash) },
+          { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
+          { name: 'Waits for', cell: (one) => one.waiting?.cause ?? dash },
+        ]}
+        onMore={data?.next !== undefined && most < MOST && (() => setMost(Math.min(MOST, most * 4)))}
+        rest={
+          data?.next !== undefined &&
+          most >= MOST &&
+          `These are the first ${amount(MOST)}. Search for others.`
+        }
+      />
+    </BrokerScreen>
   );
 }
 
@@ -123,8 +96,8 @@ export function ClientPage({ id }: { id: string }) {
   const { data: session } = useLive<SessionDetails>(`/sessions/${encodeURIComponent(id)}`, SEARCH_MS);
   const [isGone, setGone] = useState(false);
   const disconnect = async () => {
-    const done = await attempt(path, { method: 'DELETE' }, `${id} gets disconnected.`);
-    setGone(done);
+    await ask(path, { method: 'DELETE' });
+    setGone(true);
     again();
   };
   return (
@@ -138,7 +111,13 @@ export function ClientPage({ id }: { id: string }) {
         <>
           {mayOperate.value && (
             <div class="row" data-testid="actions">
-              <Careful label="Disconnect" question={`Disconnect ${id}?`} onYes={disconnect}>
+              <Careful
+                label="Disconnect"
+                question={`Disconnect ${id}?`}
+                yes="Disconnect"
+                done={`${id} gets disconnected.`}
+                onYes={disconnect}
+              >
                 <p>It may connect again at once. Its session and its messages stay.</p>
               </Careful>
               <Ban client={id} again={again} />
@@ -162,31 +141,24 @@ export function ClientPage({ id }: { id: string }) {
   );
 }
 
-const BANS: readonly (readonly [string, string])[] = [
-  ['600', '10 minutes'],
-  ['3600', '1 hour'],
-  ['86400', '1 day'],
-];
+const BANS = { 600: '10 minutes', 3600: '1 hour', 86400: '1 day' };
 
 function Ban({ client, again }: { client: string; again: () => void }) {
-  const [seconds, setSeconds] = useState('3600');
-  const ban = async () => {
-    const json = { client, for_s: Number(seconds), reason: 'from the broker’s page' };
-    await attempt('/bans', { method: 'POST', json }, `${client} is banned.`);
-    again();
-  };
   return (
-    <Careful label="Ban" question={`Ban ${client}?`} onYes={ban}>
+    <Careful
+      label="Ban"
+      question={`Ban ${client}?`}
+      yes="Ban"
+      done={`${client} is banned.`}
+      fields={[{ name: 'for_s', label: 'For', options: BANS }]}
+      initial={{ for_s: '3600' }}
+      onYes={async ({ for_s }) => {
+        const json = { client, for_s: Number(for_s), reason: 'from the broker’s page' };
+        await ask('/bans', { method: 'POST', json });
+        again();
+      }}
+    >
       <p>It gets disconnected, and is refused until the ban ends.</p>
-      <Field label="For" id="ban-for">
-        <select id="ban-for" value={seconds} onChange={(event) => setSeconds(event.currentTarget.value)}>
-          {BANS.map(([value, text]) => (
-            <option key={value} value={value}>
-              {text}
-            </option>
-          ))}
-        </select>
-      </Field>
     </Careful>
   );
 }
@@ -196,7 +168,7 @@ function Connection({ client }: { client: Client }) {
   return (
     <section class="card" aria-labelledby="connection-head" data-testid="connection">
       <h2 id="connection-head">Connection</h2>
-      <Facts
+      <FactList
         facts={[
           ['Address', <span data-testid="address">{client.address}</span>],
           ['User', client.user ?? 'anonymous'],
@@ -222,7 +194,7 @@ function Path({ client }: { client: Client }) {
         <p class="muted">The broker measures paths over QUIC only, after the first seconds of use.</p>
       )}
       {path && (
-        <Facts
+        <FactList
           facts={[
             ['Round-trip time', rtt(path, nowMs())],
             [
@@ -250,18 +222,16 @@ export function Subscriptions({ session }: { session: SessionDetails }) {
   return (
     <section class="stack" aria-labelledby="subscriptions-head">
       <h2 id="subscriptions-head">{plural(session.subscriptions, 'subscription')}</h2>
-      {session.filters.length > 0 && (
-        <Table
-          caption="Subscriptions"
-          rows={session.filters}
-          rowKey={(one) => one.filter}
-          columns={[
-            { name: 'Filter', cell: (one) => <code>{one.filter}</code> },
-            { name: 'QoS', number: true, cell: (one) => one.qos },
-            { name: 'Flow', number: true, cell: (one) => (one.flow === 0 ? 'control' : one.flow) },
-          ]}
-        />
-      )}
+      <List
+        caption="Subscriptions"
+        rows={session.filters}
+        rowKey={(one) => one.filter}
+        columns={[
+          { name: 'Filter', cell: (one) => <code>{one.filter}</code> },
+          { name: 'QoS', number: true, cell: (one) => one.qos },
+          { name: 'Flow', number: true, cell: (one) => (one.flow === 0 ? 'control' : one.flow) },
+        ]}
+      />
     </section>
   );
 }

@@ -1,25 +1,25 @@
 // The broker at a glance: what is connected and how well, what flows, and what wants attention.
 
+import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { amount, decimal, plural } from '../lib/format';
-import { Icon, type IconName } from '../ui/icons';
-import { Choice, Empty, Note, Table, Tag } from '../ui/parts';
+import { List } from '../ui/list';
+import { Choice, Note, Tag, Tiles } from '../ui/parts';
 import { Link } from '../ui/router';
 import { bytes, duration, milliseconds, rateNow, rates, share, total, transportName } from './lib';
-import { BrokerScreen } from './parts';
+import { OverviewScreen } from './parts';
 import { RateChart } from './rate-chart';
-import { me, overview, samples } from './state';
+import { me, samples } from './state';
 import type { NamedClient, Overview as Shown, Transport } from './types';
 
 export function Overview() {
-  const now = overview.value;
   return (
-    <BrokerScreen title="Broker">
-      {now ? (
+    <OverviewScreen>
+      {(now) => (
         <>
           <Health now={now} />
           {!me.value && <Onlooker />}
-          <Tiles now={now} />
+          <Figures now={now} />
           <Flow />
           <Transports now={now} />
           <div class="pair">
@@ -30,12 +30,8 @@ export function Overview() {
             Fulmar {now.version}, running for {duration(now.now_ms - now.started_ms)}
           </p>
         </>
-      ) : (
-        <p class="muted" role="status">
-          Loading …
-        </p>
       )}
-    </BrokerScreen>
+    </OverviewScreen>
   );
 }
 
@@ -67,38 +63,19 @@ function Onlooker() {
   );
 }
 
-function Tiles({ now }: { now: Shown }) {
+function Figures({ now }: { now: Shown }) {
   const received = rateNow(samples.value, (one) => one.received);
   const sent = rateNow(samples.value, (one) => one.sent);
   const slow = now.quality.transports.reduce((sum, one) => sum + one.queued_messages, 0);
   const rate = (value: number | null) => (value === null ? '–' : decimal(value, value < 10 ? 1 : 0));
-  return (
-    <div class="tiles" data-testid="broker-tiles">
-      <Tile
-        to="/broker/clients"
-        icon="devices"
-        value={amount(total(now.connections))}
-        name="connections"
-        id="connections"
-      />
-      <Tile to="/broker" icon="export" value={rate(received)} name="messages received per second" />
-      <Tile to="/broker" icon="pending" value={rate(sent)} name="messages sent per second" />
-      <Tile to="/broker/clients" icon="lists" value={amount(slow)} name="messages wait for clients" />
-      <Tile to="/broker/sessions" icon="people" value={amount(now.sessions)} name="sessions" />
-    </div>
-  );
-}
-
-function Tile(props: { to: string; icon: IconName; value: string; name: string; id?: string }) {
-  return (
-    <Link to={props.to} class="tile" {...(props.id ? { 'data-testid': `tile-${props.id}` } : {})}>
-      <Icon name={props.icon} size={26} />
-      <span>
-        <strong>{props.value}</strong>
-        <small>{props.name}</small>
-      </span>
-    </Link>
-  );
+  const tiles: Parameters<typeof Tiles>[0]['tiles'] = [
+    { to: '/broker/clients', icon: 'devices', value: total(now.connections), name: 'connections' },
+    { to: '/broker', icon: 'export', value: rate(received), name: 'messages received per second' },
+    { to: '/broker', icon: 'pending', value: rate(sent), name: 'messages sent per second' },
+    { to: '/broker/clients', icon: 'lists', value: slow, name: 'messages wait for clients' },
+    { to: '/broker/sessions', icon: 'people', value: now.sessions, name: 'sessions' },
+  ];
+  return <Tiles testid="broker-tiles" tiles={tiles} />;
 }
 
 type What = 'messages' | 'bytes' | 'connections';
@@ -133,20 +110,13 @@ function Flow() {
         <Choice
           label="What the chart shows"
           value={what}
-          options={[
-            ['messages', 'Messages'],
-            ['bytes', 'Bytes'],
-            ['connections', 'Connections'],
-          ]}
+          options={{ messages: 'Messages', bytes: 'Bytes', connections: 'Connections' }}
           onChange={setWhat}
         />
         <Choice
           label="Time that the chart shows"
           value={span}
-          options={[
-            ['5', '5 min'],
-            ['60', '1 h'],
-          ]}
+          options={{ 5: '5 min', 60: '1 h' }}
           onChange={setSpan}
         />
       </div>
@@ -171,36 +141,39 @@ function Transports({ now }: { now: Shown }) {
   return (
     <section aria-labelledby="transports-head" class="stack">
       <h2 id="transports-head">Connected clients by transport</h2>
-      {transports.length === 0 ? (
-        <Empty icon="devices" title="No client is connected">
-          Clients connect to the listeners; <Link to="/broker/server">Server</Link> lists their addresses.
-        </Empty>
-      ) : (
-        <Table
-          caption="Connected clients by transport, with statistics of their paths"
-          rows={transports}
-          rowKey={(one) => one.transport}
-          testid="transports"
-          columns={[
-            { name: 'Transport', cell: (one) => <strong>{transportName(one.transport)}</strong> },
-            { name: 'Clients', number: true, cell: (one) => amount(one.clients) },
-            {
-              name: 'RTT, median',
-              number: true,
-              cell: (one) => measured(one, (path) => milliseconds(path.rtt_median_us)),
-            },
-            {
-              name: 'RTT, 95 %',
-              number: true,
-              cell: (one) => measured(one, (path) => milliseconds(path.rtt_95_us)),
-            },
-            { name: 'Loss', number: true, cell: (one) => measured(one, (path) => share(path.loss)) },
-            { name: 'Moved', number: true, cell: (one) => measured(one, (path) => amount(path.moved)) },
-            { name: '0-RTT', number: true, cell: (one) => measured(one, (path) => amount(path.early_data)) },
-            { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
-          ]}
-        />
-      )}
+      <List
+        caption="Connected clients by transport, with statistics of their paths"
+        rows={transports}
+        empty={{
+          icon: 'devices',
+          title: 'No client is connected',
+          hint: (
+            <>
+              Clients connect to the listeners; <Link to="/broker/server">Server</Link> lists their addresses.
+            </>
+          ),
+        }}
+        rowKey={(one) => one.transport}
+        testid="transports"
+        columns={[
+          { name: 'Transport', cell: (one) => <strong>{transportName(one.transport)}</strong> },
+          { name: 'Clients', number: true, cell: (one) => amount(one.clients) },
+          {
+            name: 'RTT, median',
+            number: true,
+            cell: (one) => measured(one, (path) => milliseconds(path.rtt_median_us)),
+          },
+          {
+            name: 'RTT, 95 %',
+            number: true,
+            cell: (one) => measured(one, (path) => milliseconds(path.rtt_95_us)),
+          },
+          { name: 'Loss', number: true, cell: (one) => measured(one, (path) => share(path.loss)) },
+          { name: 'Moved', number: true, cell: (one) => measured(one, (path) => amount(path.moved)) },
+          { name: '0-RTT', number: true, cell: (one) => measured(one, (path) => amount(path.early_data)) },
+          { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
+        ]}
+      />
       <p class="muted small-text">
         Paths are measured over QUIC only. Moved: the client's address has changed since it connected. 0-RTT:
         resumed with early data.
@@ -219,18 +192,14 @@ function Slowest({ clients }: { clients: NamedClient[] }) {
   return (
     <section class="card" aria-labelledby="slow-head" data-testid="slowest">
       <h2 id="slow-head">Slow consumers</h2>
-      {clients.length === 0 && <p class="muted">No message waits for a connected client.</p>}
-      <ul class="plain-list">
-        {clients.map((one) => (
-          <li key={one.client}>
-            <Link to={clientPath(one.client)}>{one.client}</Link>
-            <small class="muted">
-              {plural(one.queued_messages, 'message')}, {bytes(one.queued_bytes)} ·{' '}
-              {transportName(one.transport)}
-            </small>
-          </li>
-        ))}
-      </ul>
+      <Named clients={clients} empty="No message waits for a connected client.">
+        {(one) => (
+          <>
+            {plural(one.queued_messages, 'message')}, {bytes(one.queued_bytes)} ·{' '}
+            {transportName(one.transport)}
+          </>
+        )}
+      </Named>
     </section>
   );
 }
@@ -239,17 +208,34 @@ function WorstPaths({ clients }: { clients: NamedClient[] }) {
   return (
     <section class="card" aria-labelledby="paths-head">
       <h2 id="paths-head">Worst paths</h2>
-      {clients.length === 0 && <p class="muted">No client loses 1 % of its packets.</p>}
-      <ul class="plain-list">
-        {clients.map((one) => (
-          <li key={one.client}>
-            <Link to={clientPath(one.client)}>{one.client}</Link>
-            <small class="muted">
-              <Tag tone="warn">{share(one.loss ?? 0)} lost</Tag> {milliseconds(one.rtt_us ?? 0)}
-            </small>
-          </li>
-        ))}
-      </ul>
+      <Named clients={clients} empty="No client loses 1 % of its packets.">
+        {(one) => (
+          <>
+            <Tag tone="warn">{share(one.loss ?? 0)} lost</Tag> {milliseconds(one.rtt_us ?? 0)}
+          </>
+        )}
+      </Named>
     </section>
+  );
+}
+
+function Named(props: {
+  clients: NamedClient[];
+  empty: string;
+  children: (one: NamedClient) => ComponentChildren;
+}) {
+  return (
+    <List
+      class="plain-list"
+      rows={props.clients}
+      empty={props.empty}
+      rowKey={({ client }) => client}
+      row={(one) => (
+        <>
+          <Link to={clientPath(one.client)}>{one.client}</Link>
+          <small class="muted">{props.children(one)}</small>
+        </>
+      )}
+    />
   );
 }

@@ -2,25 +2,18 @@
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { ApiError } from '../data/api';
-import * as app from '../state';
-import { Dialog, Note, Page } from '../ui/parts';
-import { Link, path } from '../ui/router';
-import { ask, LIVE_MS, me, problem } from './state';
-
-const SECTIONS: readonly (readonly [string, string])[] = [
-  ['/broker', 'Overview'],
-  ['/broker/clients', 'Clients'],
-  ['/broker/sessions', 'Sessions'],
-  ['/broker/topics', 'Topics'],
-  ['/broker/rules', 'Rules'],
-  ['/broker/server', 'Server'],
-];
+import { useLoaded, type Loaded } from '../data/office';
+import { Loading } from '../ui/list';
+import { Note, Page } from '../ui/parts';
+import { currentOf, Link, sections } from '../ui/router';
+import { ask, LIVE_MS, me, overview, problem } from './state';
+import type { Overview } from './types';
 
 /** A screen of the broker: the ways to the others are at the top of each. */
-export function BrokerScreen(props: { title: string; back?: string; children: ComponentChildren }) {
-  const now = path.value === '/' ? '/broker' : path.value;
-  const isCurrent = (to: string) => now === to || (to !== '/broker' && now.startsWith(`${to}/`));
+export function BrokerScreen(props: { title?: string; back?: string; children: ComponentChildren }) {
+  const { children, ...page } = props;
+  const all = sections();
+  const here = currentOf(all);
   const ways = useRef<HTMLElement>(null);
   useEffect(() => {
     // On a phone, not all of them fit.
@@ -28,11 +21,11 @@ export function BrokerScreen(props: { title: string; back?: string; children: Co
     if (link && ways.current) ways.current.scrollLeft = link.offsetLeft - ways.current.offsetLeft - 60;
   }, []);
   return (
-    <Page title={props.title} wide {...(props.back ? { back: props.back } : {})}>
+    <Page wide {...page}>
       <nav class="sections" aria-label="Broker" ref={ways}>
-        {SECTIONS.map(([to, text]) => (
-          <Link key={to} to={to} aria-current={isCurrent(to) ? 'page' : undefined}>
-            {text}
+        {all.map((way) => (
+          <Link key={way.path} to={way.path} aria-current={way === here ? 'page' : undefined}>
+            {way.section}
           </Link>
         ))}
       </nav>
@@ -41,119 +34,19 @@ export function BrokerScreen(props: { title: string; back?: string; children: Co
           {problem.value} What is shown may be old; the page tries again by itself.
         </Note>
       )}
-      {props.children}
+      {children}
     </Page>
   );
 }
 
-export interface Live<T> {
-  data: T | null;
-  problem: string | null;
-  again: () => void;
+/** A screen of what the overview says, which the broker is asked for all the time. */
+export function OverviewScreen({ children }: { children: (now: Overview) => ComponentChildren }) {
+  return <BrokerScreen>{overview.value ? children(overview.value) : <Loading />}</BrokerScreen>;
 }
 
 /** A path of the API, asked for again every `everyMs` while the page is seen. Null asks for nothing. */
-export function useLive<T>(wanted: string | null, everyMs = LIVE_MS): Live<T> {
-  const [found, setFound] = useState<{ path: string; data: T } | null>(null);
-  const [failed, setFailed] = useState<string | null>(null);
-  const [round, setRound] = useState(0);
-  useEffect(() => {
-    if (wanted === null) return;
-    let isGone = false;
-    let isBusy = false;
-    const look = () => {
-      if (isBusy || document.visibilityState !== 'visible' || !me.value) return;
-      isBusy = true;
-      ask<T>(wanted)
-        .then(
-          (data) => {
-            if (isGone) return;
-            setFound({ path: wanted, data });
-            setFailed(null);
-          },
-          (error: unknown) => {
-            if (!(error instanceof ApiError)) throw error;
-            if (!isGone) setFailed(error.message);
-            // What is gone is not shown as if it were there.
-            if (!isGone && error.status === 404) setFound(null);
-          },
-        )
-        .finally(() => (isBusy = false));
-    };
-    look();
-    const timer = setInterval(look, everyMs);
-    return () => {
-      isGone = true;
-      clearInterval(timer);
-    };
-  }, [wanted, everyMs, round]);
-  const data = found?.path === wanted ? found.data : null;
-  return { data, problem: failed, again: () => setRound((before) => before + 1) };
-}
-
-/** Runs a change; what the broker says against it is shown. True if it was done. */
-export async function attempt(path: string, request: { method: string; json?: unknown }, done: string) {
-  try {
-    await ask(path, request);
-    app.say(done, 'good');
-    return true;
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    app.say(error.message, 'bad');
-    return false;
-  }
-}
-
-/** A button that asks before it acts. */
-export function Careful(props: {
-  label: string;
-  question: string;
-  children: ComponentChildren;
-  onYes: () => Promise<unknown>;
-}) {
-  const [isOpen, setOpen] = useState(false);
-  const yes = () => {
-    setOpen(false);
-    void props.onYes();
-  };
-  return (
-    <>
-      <button type="button" class="small" onClick={() => setOpen(true)}>
-        {props.label}
-      </button>
-      {isOpen && (
-        <Dialog title={props.question} onClose={() => setOpen(false)}>
-          {props.children}
-          <div class="dialog-actions">
-            <button type="button" autofocus onClick={() => setOpen(false)}>
-              Cancel
-            </button>
-            <button type="button" class="danger" onClick={yes}>
-              {props.label}
-            </button>
-          </div>
-        </Dialog>
-      )}
-    </>
-  );
-}
-
-/** Facts as a list of names and values; a value that is null is left out. */
-export function Facts({ facts }: { facts: readonly (readonly [string, ComponentChildren])[] }) {
-  return (
-    <div class="facts">
-      <dl>
-        {facts
-          .filter(([, value]) => value !== null)
-          .map(([name, value]) => (
-            <div key={name}>
-              <dt>{name}</dt>
-              <dd>{value}</dd>
-            </div>
-          ))}
-      </dl>
-    </div>
-  );
+export function useLive<T>(wanted: string | null, everyMs = LIVE_MS): Loaded<T> {
+  return useLoaded(wanted, wanted === null || !me.value ? null : () => ask<T>(wanted), { everyMs });
 }
 
 /** A payload as the API gives it. */

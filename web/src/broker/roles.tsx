@@ -1,8 +1,11 @@
 // Roles: the access rules that can change while the broker runs. Only administrators see and change them.
 
-import { useState } from 'preact/hooks';
-import { Empty, Field, Note, Table, Tag } from '../ui/parts';
-import { attempt, Careful, useLive } from './parts';
+import * as app from '../state';
+import { Careful, Form } from '../ui/form';
+import { List } from '../ui/list';
+import { Tag } from '../ui/parts';
+import { useLive } from './parts';
+import { ask } from './state';
 import type { Rule, TopicRole } from './types';
 
 const EVERY_MS = 5000;
@@ -17,6 +20,8 @@ const ACTIONS: Record<Rule['action'], string> = {
   unsubscribe_literal: 'unsubscribe from exactly this filter',
 };
 
+const EFFECTS = { allow: 'allow', deny: 'deny' };
+
 export function Roles() {
   const { data, problem, again } = useLive<{ roles: TopicRole[]; next?: string }>(
     `/roles?limit=${MOST}`,
@@ -25,18 +30,19 @@ export function Roles() {
   return (
     <section class="stack" aria-labelledby="roles-head" data-testid="roles">
       <h2 id="roles-head">Roles</h2>
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data && data.roles.length === 0 && (
-        <Empty icon="lists" title="There are no roles">
-          fulmar ctl roles add makes one. The rules of the configuration are in its file.
-        </Empty>
-      )}
-      {data?.roles.map((role) => (
-        <RoleCard key={role.name} role={role} changed={again} />
-      ))}
-      {data?.next !== undefined && (
-        <p class="muted">These are the first {MOST}; fulmar ctl roles list shows all.</p>
-      )}
+      <List
+        class="stack"
+        rows={data?.roles}
+        problem={problem}
+        empty={{
+          icon: 'lists',
+          title: 'There are no roles',
+          hint: 'fulmar ctl roles add makes one. The rules of the configuration are in its file.',
+        }}
+        rowKey={({ name }) => name}
+        row={(role) => <RoleCard role={role} changed={again} />}
+        rest={data?.next !== undefined && `These are the first ${MOST}; fulmar ctl roles list shows all.`}
+      />
     </section>
   );
 }
@@ -45,102 +51,71 @@ function RoleCard({ role, changed }: { role: TopicRole; changed: () => void }) {
   const path = `/roles/${encodeURIComponent(role.name)}/rules`;
   const remove = async ({ action, topic }: Rule) => {
     const which = new URLSearchParams({ action, topic });
-    await attempt(`${path}?${which.toString()}`, { method: 'DELETE' }, `The rule for ${topic} is removed.`);
+    await ask(`${path}?${which.toString()}`, { method: 'DELETE' });
     changed();
   };
   return (
     <section class="card" aria-label={`Role ${role.name}`}>
       <h3>{role.name}</h3>
       {role.description && <p class="muted">{role.description}</p>}
-      {role.rules.length === 0 && <p class="muted">It has no rules.</p>}
-      {role.rules.length > 0 && (
-        <Table
-          caption={`Rules of ${role.name}, in the order in which they are asked`}
-          rows={role.rules}
-          rowKey={(rule) => `${rule.action} ${rule.topic}`}
-          columns={[
-            {
-              name: 'Effect',
-              cell: (rule) => <Tag tone={rule.allow ? 'good' : 'bad'}>{rule.allow ? 'allow' : 'deny'}</Tag>,
-            },
-            { name: 'Action', cell: (rule) => ACTIONS[rule.action] },
-            { name: 'Topic', cell: (rule) => <code>{rule.topic}</code> },
-            { name: 'Priority', number: true, cell: (rule) => rule.priority },
-            {
-              name: 'Change',
-              cell: (rule) => (
-                <Careful
-                  label="Remove"
-                  question={`Remove the rule for ${rule.topic}?`}
-                  onYes={() => remove(rule)}
-                >
-                  <p>Connected clients are checked without it at once.</p>
-                </Careful>
-              ),
-            },
-          ]}
-        />
-      )}
+      <List
+        caption={`Rules of ${role.name}, in the order in which they are asked`}
+        rows={role.rules}
+        empty="It has no rules."
+        rowKey={(rule) => `${rule.action} ${rule.topic}`}
+        columns={[
+          {
+            name: 'Effect',
+            cell: (rule) => <Tag tone={rule.allow ? 'good' : 'bad'}>{rule.allow ? 'allow' : 'deny'}</Tag>,
+          },
+          { name: 'Action', cell: (rule) => ACTIONS[rule.action] },
+          { name: 'Topic', cell: (rule) => <code>{rule.topic}</code> },
+          { name: 'Priority', number: true, cell: (rule) => rule.priority },
+          {
+            name: 'Change',
+            cell: (rule) => (
+              <Careful
+                label="Remove"
+                question={`Remove the rule for ${rule.topic}?`}
+                yes="Remove"
+                done={`The rule for ${rule.topic} is removed.`}
+                onYes={() => remove(rule)}
+              >
+                <p>Connected clients are checked without it at once.</p>
+              </Careful>
+            ),
+          },
+        ]}
+      />
       <NewRule role={role.name} path={path} added={changed} />
     </section>
   );
 }
 
 function NewRule({ role, path, added }: { role: string; path: string; added: () => void }) {
-  const [isAllowed, setAllowed] = useState(true);
-  const [action, setAction] = useState<Rule['action']>('publish');
-  const [topic, setTopic] = useState('');
-  const add = async (event: Event) => {
-    event.preventDefault();
-    const json: Rule = { action, topic, allow: isAllowed, priority: 0 };
-    if (await attempt(path, { method: 'POST', json }, `The rule for ${topic} holds.`)) setTopic('');
-    added();
-  };
-  const id = (name: string) => `${role}-${name}`;
   return (
-    <form class="form" aria-label={`New rule of ${role}`} onSubmit={(event) => void add(event)}>
-      <div class="form-grid">
-        <Field label="Effect" id={id('effect')}>
-          <select
-            id={id('effect')}
-            value={isAllowed ? 'allow' : 'deny'}
-            onChange={(event) => setAllowed(event.currentTarget.value === 'allow')}
-          >
-            <option value="allow">allow</option>
-            <option value="deny">deny</option>
-          </select>
-        </Field>
-        <Field label="Action" id={id('action')}>
-          <select
-            id={id('action')}
-            value={action}
-            onChange={(event) => setAction(event.currentTarget.value as Rule['action'])}
-          >
-            {Object.entries(ACTIONS).map(([value, text]) => (
-              <option key={value} value={value}>
-                {text}
-              </option>
-            ))}
-          </select>
-        </Field>
-        <Field
-          label="Topic or filter"
-          id={id('topic')}
-          hint="%u and %c stand for user and client identifier."
-        >
-          <input
-            id={id('topic')}
-            autocapitalize="none"
-            spellcheck={false}
-            required
-            value={topic}
-            onInput={(event) => setTopic(event.currentTarget.value)}
-          />
-        </Field>
-      </div>
-      <div class="row">
-        <button type="submit">Add the rule</button>
-      </div>
-    </form>
+    <Form
+      label={`New rule of ${role}`}
+      id={role}
+      fields={[
+        { name: 'effect', label: 'Effect', options: EFFECTS },
+        { name: 'action', label: 'Action', options: Object.entries(ACTIONS) },
+        {
+          name: 'topic',
+          label: 'Topic or filter',
+          kind: 'code',
+          required: true,
+          hint: '%u and %c stand for user and client identifier.',
+        },
+      ]}
+      submit="Add the rule"
+      tone=""
+      send={async ({ effect, action, topic }) => {
+        const json = { action, topic, allow: effect === 'allow', priority: 0 };
+        await ask(path, { method: 'POST', json });
+        app.say(`The rule for ${topic} holds.`, 'good');
+        added();
+      }}
+    />
   );
 }

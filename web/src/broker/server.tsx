@@ -1,17 +1,16 @@
 // The server around the broker: budgets, storage, certificates, gateway, listeners.
 
 import { amount, ago, dateTime, plural } from '../lib/format';
-import { Empty, Note, Table, Tag } from '../ui/parts';
+import { List } from '../ui/list';
+import { FactList, Note, Tag } from '../ui/parts';
 import { bytes, certificateUrgency, duration, milliseconds, share, transportName, upstreamName } from './lib';
-import { BrokerScreen, Facts } from './parts';
-import { overview } from './state';
+import { OverviewScreen } from './parts';
 import type { Account, Certificate, Cluster, ClusterNode, Overview, Upstream } from './types';
 
 export function ServerPage() {
-  const now = overview.value;
   return (
-    <BrokerScreen title="Server">
-      {now ? (
+    <OverviewScreen>
+      {(now) => (
         <>
           <div class="pair">
             <Budgets now={now} />
@@ -22,12 +21,8 @@ export function ServerPage() {
           <Gateway now={now} />
           <Listeners now={now} />
         </>
-      ) : (
-        <p class="muted" role="status">
-          Loading …
-        </p>
       )}
-    </BrokerScreen>
+    </OverviewScreen>
   );
 }
 
@@ -59,37 +54,43 @@ function Budgets({ now }: { now: Overview }) {
     <section class="card stack" aria-labelledby="budgets-head" data-testid="budgets">
       <h2 id="budgets-head">Budgets</h2>
       <h3>Memory</h3>
-      <ul class="meters">
-        {now.memory.map((one) => (
-          <Gauge key={one.account} name={MEMORY[one.account] ?? one.account} account={one} />
-        ))}
-      </ul>
+      <Gauges accounts={now.memory} names={MEMORY} />
       <p class="muted small-text">Parts of [limits] memory. Above half of one, each user has a fair share.</p>
       <h3>Disk</h3>
-      <ul class="meters">
-        {now.server.disk
-          .filter(({ used_bytes, limit_bytes }) => used_bytes > 0 || limit_bytes !== undefined)
-          .map((one) => (
-            <Gauge key={one.account} name={DISK[one.account] ?? one.account} account={one} />
-          ))}
-      </ul>
+      <Gauges
+        accounts={now.server.disk.filter(
+          ({ used_bytes, limit_bytes }) => used_bytes > 0 || limit_bytes !== undefined,
+        )}
+        names={DISK}
+      />
       <p class="muted small-text">Parts of [limits] disk, and what has no part of it.</p>
     </section>
+  );
+}
+
+function Gauges({ accounts, names }: { accounts: Account[]; names: Record<string, string> }) {
+  return (
+    <List
+      class="meters"
+      rows={accounts}
+      rowKey={({ account }) => account}
+      row={(one) => <Gauge name={names[one.account] ?? one.account} account={one} />}
+    />
   );
 }
 
 function Gauge({ name, account: { used_bytes, limit_bytes } }: { name: string; account: Account }) {
   if (limit_bytes === undefined) {
     return (
-      <li class="row">
+      <span class="row">
         <span class="grow">{name}</span>
         <small class="muted">{bytes(used_bytes)}</small>
-      </li>
+      </span>
     );
   }
   const part = limit_bytes > 0 ? Math.min(1, used_bytes / limit_bytes) : 0;
   return (
-    <li>
+    <>
       <span class="row">
         <span class="grow">{name}</span>
         <small class="muted">
@@ -106,7 +107,7 @@ function Gauge({ name, account: { used_bytes, limit_bytes } }: { name: string; a
       >
         <span style={{ width: `${part * 100}%` }} />
       </div>
-    </li>
+    </>
   );
 }
 
@@ -116,7 +117,7 @@ function Process({ now }: { now: Overview }) {
   return (
     <section class="card" aria-labelledby="process-head">
       <h2 id="process-head">Process and storage</h2>
-      <Facts
+      <FactList
         facts={[
           ['Version', now.version],
           ['Started', `${dateTime(now.started_ms)}, ${duration(upMs)} ago`],
@@ -151,7 +152,7 @@ function ClusterCard({ cluster, nowMs }: { cluster: Cluster; nowMs: number }) {
       <h2 id="cluster-head">Cluster</h2>
       {!is_connected && <Note tone="bad">NATS does not answer this node.</Note>}
       {spare === 0 && <Note tone="warn">No other node stands by: if this one dies, nothing serves.</Note>}
-      <Facts
+      <FactList
         facts={[
           ['This node', `${cluster.node}, serves`],
           ['Lease', `${milliseconds(lease_ms * 1000)} left`],
@@ -163,7 +164,7 @@ function ClusterCard({ cluster, nowMs }: { cluster: Cluster; nowMs: number }) {
           ['Snapshot', snapshot_ms === undefined ? null : ago(snapshot_ms, nowMs)],
         ]}
       />
-      <Table
+      <List
         caption="Nodes of the cluster, as of a few seconds ago"
         rows={nodes}
         rowKey={(node) => node.name}
@@ -194,28 +195,26 @@ function Certificates({ now }: { now: Overview }) {
   return (
     <section class="stack" aria-labelledby="certificates-head">
       <h2 id="certificates-head">Certificates</h2>
-      {certificates.length === 0 && <p class="muted">No listener presents a certificate.</p>}
-      {certificates.length > 0 && (
-        <Table
-          caption="Certificates and their ends"
-          rows={certificates}
-          rowKey={(one) => one.name}
-          testid="certificates"
-          columns={[
-            { name: 'For', cell: (one) => one.name },
-            { name: 'Expires', cell: (one) => dateTime(one.expires_ms) },
-            {
-              name: 'Left',
-              cell: (one) => {
-                const left = one.expires_ms - now.now_ms;
-                const tone = certificateUrgency(one, now.now_ms);
-                return <Tag tone={tone}>{left <= 0 ? 'expired' : duration(left)}</Tag>;
-              },
+      <List
+        caption="Certificates and their ends"
+        rows={certificates}
+        empty="No listener presents a certificate."
+        rowKey={(one) => one.name}
+        testid="certificates"
+        columns={[
+          { name: 'For', cell: (one) => one.name },
+          { name: 'Expires', cell: (one) => dateTime(one.expires_ms) },
+          {
+            name: 'Left',
+            cell: (one) => {
+              const left = one.expires_ms - now.now_ms;
+              const tone = certificateUrgency(one, now.now_ms);
+              return <Tag tone={tone}>{left <= 0 ? 'expired' : duration(left)}</Tag>;
             },
-            { name: 'Renewal', cell: (one) => renewal(one) },
-          ]}
-        />
-      )}
+          },
+          { name: 'Renewal', cell: (one) => renewal(one) },
+        ]}
+      />
     </section>
   );
 }
@@ -225,16 +224,17 @@ function Gateway({ now }: { now: Overview }) {
   return (
     <section class="stack" aria-labelledby="gateway-head" data-testid="gateway">
       <h2 id="gateway-head">Gateway</h2>
-      {upstreams.length === 0 && (
-        <Empty icon="export" title="This broker forwards to no other">
-          A section [upstream] in the configuration makes it a gateway.
-        </Empty>
-      )}
-      <div class="pair">
-        {upstreams.map((one) => (
-          <UpstreamCard key={one.name ?? ''} upstream={one} nowMs={now.now_ms} />
-        ))}
-      </div>
+      <List
+        class="pair"
+        rows={upstreams}
+        empty={{
+          icon: 'export',
+          title: 'This broker forwards to no other',
+          hint: 'A section [upstream] in the configuration makes it a gateway.',
+        }}
+        rowKey={(one) => one.name ?? ''}
+        row={(one) => <UpstreamCard upstream={one} nowMs={now.now_ms} />}
+      />
     </section>
   );
 }
@@ -251,7 +251,7 @@ function UpstreamCard({ upstream, nowMs }: { upstream: Upstream; nowMs: number }
         </Tag>
       </div>
       {problem && <Note tone="bad">{problem}</Note>}
-      <Facts
+      <FactList
         facts={[
           ['Not connected', since],
           ['Outbox', `${plural(upstream.queued_messages, 'message')}, ${bytes(upstream.queued_bytes)}`],
@@ -272,7 +272,7 @@ function Listeners({ now }: { now: Overview }) {
   return (
     <section class="stack" aria-labelledby="listeners-head">
       <h2 id="listeners-head">Listeners</h2>
-      <Table
+      <List
         caption="Listeners"
         rows={now.server.listeners}
         rowKey={(one) => `${one.name} ${one.address}`}

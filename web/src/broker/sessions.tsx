@@ -2,13 +2,15 @@
 
 import { useState } from 'preact/hooks';
 import { amount, dateTime, plural } from '../lib/format';
-import { Choice, Empty, Note, Table, Tag } from '../ui/parts';
+import { Careful } from '../ui/form';
+import { List } from '../ui/list';
+import { FactList, Choice, Empty, Tag } from '../ui/parts';
 import { Link } from '../ui/router';
 import { Subscriptions } from './clients';
 import { bytes, duration } from './lib';
 import { clientPath } from './overview';
-import { attempt, BrokerScreen, Careful, Facts, useLive } from './parts';
-import { mayOperate } from './state';
+import { BrokerScreen, useLive } from './parts';
+import { ask, mayOperate } from './state';
 import type { Session, SessionDetails } from './types';
 
 const EVERY_MS = 5000;
@@ -25,59 +27,47 @@ export function Sessions() {
   const wanted = `/sessions?limit=${most}${filter}`;
   const { data, problem } = useLive<{ sessions: Session[]; next?: string }>(wanted, EVERY_MS);
   return (
-    <BrokerScreen title="Sessions">
+    <BrokerScreen>
       <Choice
         label="Which sessions"
         value={which}
-        options={[
-          ['all', 'All'],
-          ['away', 'Not connected'],
-          ['queued', 'With messages'],
-        ]}
+        options={{ all: 'All', away: 'Not connected', queued: 'With messages' }}
         onChange={(value) => {
           setWhich(value);
           setMost(PAGE);
         }}
       />
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data && data.sessions.length === 0 && <Empty icon="lists" title="There is no such session" />}
-      {data && data.sessions.length > 0 && <SessionTable sessions={data.sessions} />}
-      {data?.next !== undefined && most < MOST && (
-        <button type="button" onClick={() => setMost(Math.min(MOST, most * 4))}>
-          Show more
-        </button>
-      )}
-      {data?.next !== undefined && most >= MOST && (
-        <p class="muted">These are the first {amount(MOST)}; fulmar ctl sessions list shows all.</p>
-      )}
+      <List
+        caption="Sessions"
+        testid="sessions"
+        rows={data?.sessions}
+        problem={problem}
+        empty={{ icon: 'lists', title: 'There is no such session' }}
+        rowKey={(one) => one.client}
+        columns={[
+          {
+            name: 'Client',
+            cell: (one) => (
+              <Link to={`/broker/sessions/${encodeURIComponent(one.client)}`} class="name">
+                {one.client}
+              </Link>
+            ),
+          },
+          { name: 'User', cell: (one) => one.user ?? <span class="muted">anonymous</span> },
+          { name: 'State', cell: (one) => <State session={one} /> },
+          { name: 'Subscriptions', number: true, cell: (one) => amount(one.subscriptions) },
+          { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
+          { name: 'Size', number: true, cell: (one) => bytes(one.queued_bytes) },
+          { name: 'In flight', number: true, cell: (one) => amount(one.in_flight) },
+        ]}
+        onMore={data?.next !== undefined && most < MOST && (() => setMost(Math.min(MOST, most * 4)))}
+        rest={
+          data?.next !== undefined &&
+          most >= MOST &&
+          `These are the first ${amount(MOST)}; fulmar ctl sessions list shows all.`
+        }
+      />
     </BrokerScreen>
-  );
-}
-
-function SessionTable({ sessions }: { sessions: Session[] }) {
-  return (
-    <Table
-      caption="Sessions"
-      rows={sessions}
-      rowKey={(one) => one.client}
-      testid="sessions"
-      columns={[
-        {
-          name: 'Client',
-          cell: (one) => (
-            <Link to={`/broker/sessions/${encodeURIComponent(one.client)}`} class="name">
-              {one.client}
-            </Link>
-          ),
-        },
-        { name: 'User', cell: (one) => one.user ?? <span class="muted">anonymous</span> },
-        { name: 'State', cell: (one) => <State session={one} /> },
-        { name: 'Subscriptions', number: true, cell: (one) => amount(one.subscriptions) },
-        { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
-        { name: 'Size', number: true, cell: (one) => bytes(one.queued_bytes) },
-        { name: 'In flight', number: true, cell: (one) => amount(one.in_flight) },
-      ]}
-    />
   );
 }
 
@@ -103,7 +93,7 @@ export function SessionPage({ id }: { id: string }) {
   const path = `/sessions/${encodeURIComponent(id)}`;
   const { data: session, problem, again } = useLive<SessionDetails>(path);
   const remove = async () => {
-    await attempt(path, { method: 'DELETE' }, `The session of ${id} is deleted.`);
+    await ask(path, { method: 'DELETE' });
     again();
   };
   return (
@@ -113,7 +103,13 @@ export function SessionPage({ id }: { id: string }) {
         <>
           {mayOperate.value && !session.internal && (
             <div class="row">
-              <Careful label="Delete the session" question={`Delete the session of ${id}?`} onYes={remove}>
+              <Careful
+                label="Delete the session"
+                question={`Delete the session of ${id}?`}
+                yes="Delete the session"
+                done={`The session of ${id} is deleted.`}
+                onYes={remove}
+              >
                 <p>
                   {plural(session.queued_messages, 'queued message')} and{' '}
                   {plural(session.subscriptions, 'subscription')} are lost. Its client gets disconnected.
@@ -123,7 +119,7 @@ export function SessionPage({ id }: { id: string }) {
           )}
           <section class="card" aria-labelledby="session-head">
             <h2 id="session-head">Session</h2>
-            <Facts
+            <FactList
               facts={[
                 ['State', <State session={session} />],
                 ['User', session.user ?? 'anonymous'],

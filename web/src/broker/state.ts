@@ -3,6 +3,7 @@
 
 import { computed, signal } from '@preact/signals';
 import { ApiError, call, type Request } from '../data/api';
+import { whileSeen } from '../lib/seen';
 import * as app from '../state';
 import { fromHistory, sample, withSample, type Sample } from './lib';
 import type { Begun, History, Me, Overview, Role } from './types';
@@ -138,12 +139,6 @@ async function load(): Promise<void> {
 
 /** Asks again and again while the page is seen; returns what ends it. */
 export function follow(): () => void {
-  let isBusy = false;
-  const look = () => {
-    if (document.visibilityState !== 'visible' || isBusy || !(me.value ?? isOpen.value)) return;
-    isBusy = true;
-    void load().finally(() => (isBusy = false));
-  };
   void ask<History>('/history').then(
     (history) => {
       const known = fromHistory(history);
@@ -152,7 +147,5 @@ export function follow(): () => void {
     },
     () => undefined,
   );
-  look();
-  const timer = setInterval(look, LIVE_MS);
-  return () => clearInterval(timer);
+  return whileSeen(LIVE_MS, () => (me.value || isOpen.value ? load() : undefined));
 }

@@ -1,13 +1,15 @@
 // Topics: retained messages as a tree whose levels are fetched when they are opened, and what is published, live.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { ApiError, problemText } from '../data/api';
+import { ApiError, problemOf } from '../data/api';
 import { times } from '../lib/format';
+import { Careful, Form } from '../ui/form';
 import { Icon } from '../ui/icons';
-import { Empty, Field, Note, Tag } from '../ui/parts';
+import { List } from '../ui/list';
+import { Note, Tag } from '../ui/parts';
 import { bytes } from './lib';
-import { attempt, BrokerScreen, Careful, Payload, useLive } from './parts';
-import { mayOperate, stream } from './state';
+import { BrokerScreen, Payload, useLive } from './parts';
+import { ask, mayOperate, stream } from './state';
 import type { Level, Retained, TapLine } from './types';
 
 const LEVELS = 200;
@@ -23,7 +25,7 @@ interface Levels {
 export function Topics() {
   const [chosen, setChosen] = useState<string | null>(null);
   return (
-    <BrokerScreen title="Topics">
+    <BrokerScreen>
       <div class="pair">
         <section class="card" aria-labelledby="retained-head" data-testid="topics">
           <h2 id="retained-head">Retained messages</h2>
@@ -41,17 +43,24 @@ function Branch(props: { under: string | null; chosen: string | null; onChoose: 
   const query = new URLSearchParams({ limit: String(LEVELS) });
   if (under !== null) query.set('under', under);
   const { data, problem } = useLive<Levels>(`/topics?${query.toString()}`, EVERY_MS);
-  if (problem) return <Note tone="warn">{problem}</Note>;
-  if (data && data.levels.length === 0 && under === null) {
-    return <Empty icon="rules" title="No topic has a retained message" />;
-  }
   return (
-    <ul class="tree">
-      {data?.levels.map((level) => (
-        <Node key={level.topic} level={level} chosen={chosen} onChoose={onChoose} />
-      ))}
-      {data?.next !== undefined && <li class="muted">These are the first {LEVELS}.</li>}
-    </ul>
+    <List
+      class="tree"
+      rows={data?.levels}
+      problem={problem}
+      empty={
+        under === null
+          ? {
+              icon: 'rules',
+              title: 'No topic has a retained message',
+              hint: 'Messages that are published with retain appear here.',
+            }
+          : null
+      }
+      rowKey={({ topic }) => topic}
+      row={(level) => <Node level={level} chosen={chosen} onChoose={onChoose} />}
+      rest={data?.next !== undefined && `These are the first ${LEVELS}.`}
+    />
   );
 }
 
@@ -60,7 +69,7 @@ function Node(props: { level: Level; chosen: string | null; onChoose: (topic: st
   const [isOpen, setOpen] = useState(false);
   const name = level.level === '' ? '(empty level)' : level.level;
   return (
-    <li>
+    <>
       <span class="tree-row">
         {level.has_levels ? (
           <button
@@ -89,7 +98,7 @@ function Node(props: { level: Level; chosen: string | null; onChoose: (topic: st
         )}
       </span>
       {isOpen && <Branch under={level.topic} chosen={chosen} onChoose={onChoose} />}
-    </li>
+    </>
   );
 }
 
@@ -97,7 +106,8 @@ function Message({ topic, onGone }: { topic: string; onGone: () => void }) {
   const path = `/retained/${encodeURIComponent(topic)}`;
   const { data, problem } = useLive<Retained>(mayOperate.value ? path : null);
   const remove = async () => {
-    if (await attempt(path, { method: 'DELETE' }, 'The retained message is deleted.')) onGone();
+    await ask(path, { method: 'DELETE' });
+    onGone();
   };
   return (
     <div class="message" data-testid="message">
@@ -112,7 +122,13 @@ function Message({ topic, onGone }: { topic: string; onGone: () => void }) {
           </p>
           {!topic.startsWith('$') && (
             <div class="row">
-              <Careful label="Delete" question="Delete this retained message?" onYes={remove}>
+              <Careful
+                label="Delete"
+                question="Delete this retained message?"
+                yes="Delete"
+                done="The retained message is deleted."
+                onYes={remove}
+              >
                 <p>
                   Subscribers of <code>{topic}</code> get an empty message, as MQTT defines it.
                 </p>
@@ -134,10 +150,7 @@ async function readLines(filter: string, abort: AbortSignal, take: (lines: TapLi
   const query = new URLSearchParams({ filter, for_s: String(TAP_S) });
   const response = await stream(`/tap?${query.toString()}`, abort);
   if (!response.ok || !response.body) {
-    throw new ApiError(
-      response.status,
-      problemText(await response.json().catch(() => null), response.status),
-    );
+    throw problemOf(await response.json().catch(() => null), response.status);
   }
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
@@ -151,14 +164,12 @@ async function readLines(filter: string, abort: AbortSignal, take: (lines: TapLi
 }
 
 function Tap() {
-  const [filter, setFilter] = useState('#');
   const [running, setRunning] = useState<AbortController | null>(null);
   const [lines, setLines] = useState<Numbered[]>([]);
   const [problem, setProblem] = useState<string | null>(null);
   const count = useRef(0);
   useEffect(() => () => running?.abort(), [running]);
-  const start = (event: Event) => {
-    event.preventDefault();
+  const start = ({ filter }: { filter: string }) => {
     const abort = new AbortController();
     setRunning(abort);
     setProblem(null);
@@ -184,39 +195,38 @@ function Tap() {
   }
   return (
     <section class="card" aria-labelledby="tap-head" data-testid="tap">
-      <h2 id="tap-head">Live messages</h2>
-      <form class="row" onSubmit={start}>
-        <Field label="Topic filter" id="tap-filter">
-          <input
-            id="tap-filter"
-            autocapitalize="none"
-            spellcheck={false}
-            required
-            value={filter}
-            onInput={(event) => setFilter(event.currentTarget.value)}
-          />
-        </Field>
-        {running ? (
-          <button type="button" onClick={() => running.abort()}>
+      <div class="row">
+        <h2 id="tap-head" class="grow">
+          Live messages
+        </h2>
+        {running && (
+          <button type="button" class="small" onClick={() => running.abort()}>
             Stop
           </button>
-        ) : (
-          <button type="submit" class="primary">
-            Watch
-          </button>
         )}
-      </form>
+      </div>
+      <Form
+        class="row"
+        id="tap"
+        fields={[{ name: 'filter', label: 'Topic filter', kind: 'code', required: true }]}
+        initial={{ filter: '#' }}
+        keeps
+        submit="Watch"
+        send={start}
+      />
       {problem && <Note tone="warn">{problem}</Note>}
       {running && lines.length === 0 && (
         <p class="muted" role="status">
           Nothing published yet.
         </p>
       )}
-      <ul class="tap" aria-label="Messages, the newest first">
-        {lines.map((line) => (
-          <TapRow key={line.number} line={line} />
-        ))}
-      </ul>
+      <List
+        class="tap"
+        label="Messages, the newest first"
+        rows={lines}
+        rowKey={({ number }) => String(number)}
+        row={(line) => <TapRow line={line} />}
+      />
       <p class="muted small-text">
         The newest {SHOWN}, for ten minutes at most. Each watch is in the log of changes.
       </p>
@@ -227,7 +237,7 @@ function Tap() {
 function TapRow({ line }: { line: TapLine }) {
   const at = times({ hour: '2-digit', minute: '2-digit', second: '2-digit' })(line.at_ms);
   return (
-    <li>
+    <>
       <span class="row">
         <code class="grow topic">{line.topic}</code>
         <small class="muted">
@@ -237,6 +247,6 @@ function TapRow({ line }: { line: TapLine }) {
         {line.dropped !== undefined && <Tag tone="warn">{line.dropped} missed before</Tag>}
       </span>
       <Payload payload={line.payload} base64={line.payload_base64} bytes={line.payload_bytes} />
-    </li>
+    </>
   );
 }

@@ -1,13 +1,16 @@
 // Requests to the platform's API, and its errors (RFC 9457) as one type. Knows no state: the token is
 // passed in, because the service worker sends too.
 
-import type { Result } from '../types';
-
 const PREFIX = '/api/v1';
 /** A phone at the edge of coverage: better to fail and try again than to hang. */
 const TIMEOUT_MS = 30_000;
 /** Shorter bodies fit in a packet as they are. */
 const SHORT_LENGTH = 1024;
+
+interface Fault {
+  field?: string;
+  detail?: string;
+}
 
 export class ApiError extends Error {
   override readonly name = 'ApiError';
@@ -17,6 +20,8 @@ export class ApiError extends Error {
     readonly status: number,
     message: string,
     readonly retryAfterS: number | null = null,
+    /** What is wrong with single values. */
+    readonly errors: readonly Fault[] = [],
   ) {
     super(message);
   }
@@ -112,13 +117,13 @@ async function answer<T>(response: Response): Promise<Answer<T>> {
   }
   if (response.ok) return { status: response.status, etag, data: data as T };
   const seconds = Number(response.headers.get('retry-after'));
-  throw new ApiError(response.status, problemText(data, response.status), seconds > 0 ? seconds : null);
+  throw problemOf(data, response.status, seconds > 0 ? seconds : null);
 }
 
 interface Problem {
   title?: string;
   detail?: string;
-  errors?: { field?: string; detail?: string }[];
+  errors?: Fault[];
 }
 
 /** What the screens call members of the API. */
@@ -130,8 +135,13 @@ const LABELS: Record<string, string> = {
   reason: 'Reason',
 };
 
-export function problemText(problem: unknown, status: number): string {
-  const { title, detail, errors } = (problem ?? {}) as Problem;
+/** An error from what the server answered, if it did so as RFC 9457 has it. */
+export function problemOf(data: unknown, status: number, retryAfterS: number | null = null): ApiError {
+  const problem = (data ?? {}) as Problem;
+  return new ApiError(status, problemText(problem, status), retryAfterS, problem.errors ?? []);
+}
+
+function problemText({ title, detail, errors }: Problem, status: number): string {
   let text = detail ?? title ?? '';
   for (const { field, detail: wrong } of errors ?? []) {
     const [said, shown] = [field, LABELS[field ?? ''] ?? field].map((name) =>
@@ -140,7 +150,7 @@ export function problemText(problem: unknown, status: number): string {
     // The server says it in its sentence already, by the API's name.
     text = text.includes(said ?? '') ? text.replace(said ?? '', shown ?? '') : `${text} ${shown}`.trim();
   }
-  return text || `The server answered ${status}.`;
+  return text.charAt(0).toUpperCase() + text.slice(1) || `The server answered ${status}.`;
 }
 
 /** Follows `next` to the end, at most `most` items. */
@@ -158,5 +168,3 @@ export async function pages<T>(path: string, token: string, limit = 1000, most =
   } while (cursor && items.length < most);
   return items;
 }
-
-export type Results = { results: Result[] };

@@ -4,7 +4,7 @@
 import { batch } from '@preact/signals';
 import { load as loadHomes } from '../homes/state';
 import * as state from '../state';
-import type { Config, Meter, Session, Task, WorkList } from '../types';
+import type { Config, Meter, Session, WorkList } from '../types';
 import { ApiError, call, pages } from './api';
 import { openDatabase, type Database } from './db';
 import * as outbox from './outbox';
@@ -18,7 +18,7 @@ const FULL_AFTER_MS = 24 * 3_600_000;
 let opened: Promise<Database> | null = null;
 let retryTimer: ReturnType<typeof setTimeout> | undefined;
 let retryMs = RETRY_MS.first;
-let refreshAgain = false;
+let refreshAgain: 'asked' | 'announced' | null = null;
 
 export function database(): Promise<Database> {
   opened ??= openDatabase();
@@ -117,13 +117,16 @@ export async function showOutbox(): Promise<void> {
   });
 }
 
-/** Fetches what has changed; full lists once a day. Failing is normal: what is stored stays shown. */
-export async function refresh(everything = false): Promise<void> {
+/**
+ * Fetches what has changed; full lists once a day. Failing is normal: what is stored stays shown. After an announcement,
+ * which has its content with it, screens do not ask again for lists of their own.
+ */
+export async function refresh(everything = false, isAnnounced = false): Promise<void> {
   const [session, twin] = [state.session.value, state.twin.value];
   if (!session || !twin) return;
   if (state.refreshing.value) {
     // What changed since that one asked would be missed.
-    refreshAgain = true;
+    if (refreshAgain !== 'asked') refreshAgain = isAnnounced ? 'announced' : 'asked';
     return;
   }
   // Of homes nothing is stored on the device.
@@ -132,14 +135,16 @@ export async function refresh(everything = false): Promise<void> {
   try {
     await fetchTwin(session.token, twin.id, everything);
     await showStored();
+    if (!isAnnounced) state.refreshes.value += 1;
   } catch (error) {
     failed(error);
   } finally {
     state.refreshing.value = false;
   }
   if (!refreshAgain) return;
-  refreshAgain = false;
-  await refresh();
+  const isOnlyAnnounced = refreshAgain === 'announced';
+  refreshAgain = null;
+  await refresh(false, isOnlyAnnounced);
 }
 
 async function fetchTwin(token: string, twin: string, everything: boolean): Promise<void> {
@@ -269,17 +274,6 @@ async function askForBackgroundSync(): Promise<void> {
   const registration = await navigator.serviceWorker?.getRegistration();
   const sync = (registration as { sync?: { register(tag: string): Promise<void> } } | undefined)?.sync;
   await sync?.register(SYNC_TAG).catch(() => undefined);
-}
-
-/** A list just fetched or changed replaces the stored one. */
-export async function storeList(list: WorkList): Promise<void> {
-  const twin = state.twin.value?.id;
-  if (!twin) return;
-  const known = state.lists.value.find((one) => one.id === list.id);
-  const tasks: Task[] | undefined = list.tasks ?? known?.tasks;
-  const merged = tasks ? { ...list, tasks } : list;
-  await (await database()).put('lists', { ...merged, twin });
-  state.lists.value = [...state.lists.value.filter((one) => one.id !== list.id), merged].sort(byDue);
 }
 
 /** Begins sending and fetching at the moments when it may work. */

@@ -5,57 +5,60 @@ import { ask, useAsked } from '../data/office';
 import { ago, dateTime } from '../lib/format';
 import * as app from '../state';
 import type { Page as Items } from '../types';
-import { Choice, Dialog, Empty, Field, Note, Page, Tag } from '../ui/parts';
+import { DialogForm } from '../ui/form';
+import { List, type ListProps } from '../ui/list';
+import { Choice, Page, Tag } from '../ui/parts';
 import { Link } from '../ui/router';
 import { measured, quantityName, withAlert } from './lib';
-import { attempt, Hindrance, RefreshButton, SeverityTag } from './parts';
-import { alerts, loadSoon } from './state';
+import { Hindrance, Refresh, SeverityTag } from './parts';
+import { alerts } from './state';
 import type { Alert } from './types';
 
-const SHOWN = [
-  ['open', 'Open'],
-  ['cleared', 'Cleared'],
-] as const;
+const SHOWN = { open: 'Open', cleared: 'Cleared' };
 
 export function Alerts() {
   const [which, setWhich] = useState<'open' | 'cleared'>('open');
   return (
-    <Page title="Alerts" actions={<RefreshButton />}>
+    <Page actions={<Refresh />}>
       <Hindrance />
       <Choice label="Which alerts" value={which} options={SHOWN} onChange={setWhich} />
       {which === 'cleared' ? (
         <Cleared />
       ) : (
-        <>
-          {alerts.value.length === 0 && (
-            <Empty icon="check" title="No alerts: everything is within its limits" />
-          )}
-          <AlertList alerts={alerts.value} showsHome />
-        </>
+        <AlertList
+          rows={alerts.value}
+          empty={{ icon: 'check', title: 'No alerts: everything is within its limits' }}
+          showsHome
+        />
       )}
     </Page>
   );
 }
 
 function Cleared() {
-  const { data, problem } = useAsked<Items<Alert>>('/alert?state=cleared&limit=100');
+  const { data, problem, again } = useAsked<Items<Alert>>('/alert?state=cleared&limit=100');
   return (
-    <>
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data?.items.length === 0 && <Empty icon="check" title="No alert has cleared yet" />}
-      {data && <AlertList alerts={data.items} showsHome />}
-    </>
+    <AlertList
+      rows={data?.items}
+      problem={problem}
+      again={again}
+      empty={{ icon: 'check', title: 'No alert has cleared yet' }}
+      showsHome
+    />
   );
 }
 
-export function AlertList({ alerts: shown, showsHome }: { alerts: readonly Alert[]; showsHome: boolean }) {
+export function AlertList({ showsHome, ...list }: Omit<ListProps<Alert>, 'rowKey'> & { showsHome: boolean }) {
   const [asked, setAsked] = useState<Alert | null>(null);
   return (
     <>
-      <ul class="alerts" data-testid="alerts">
-        {shown.map((alert) => (
-          <li
-            key={alert.id}
+      <List
+        {...list}
+        class="alerts"
+        testid="alerts"
+        rowKey={({ id }) => id}
+        row={(alert) => (
+          <div
             class={`card alert ${alert.severity} ${alert.state}`}
             data-testid="alert"
             data-quantity={alert.quantity}
@@ -67,9 +70,9 @@ export function AlertList({ alerts: shown, showsHome }: { alerts: readonly Alert
                 Acknowledge<span class="sr-only"> {alert.rule_name}</span>
               </button>
             )}
-          </li>
-        ))}
-      </ul>
+          </div>
+        )}
+      />
       {asked && <Acknowledge alert={asked} onClose={() => setAsked(null)} />}
     </>
   );
@@ -111,42 +114,24 @@ function AlertText({ alert, showsHome }: { alert: Alert; showsHome: boolean }) {
 }
 
 function Acknowledge({ alert, onClose }: { alert: Alert; onClose: () => void }) {
-  const [note, setNote] = useState('');
-  const save = async (event: Event) => {
-    event.preventDefault();
-    const path = `/alert/${encodeURIComponent(alert.id)}/acknowledge`;
-    const send = async () => {
-      const changed = await ask<Alert>(path, { method: 'POST', json: { note: note.trim() || null } });
-      alerts.value = withAlert(alerts.value, changed);
-    };
-    if (await attempt(send, 'Acknowledged.')) {
-      onClose();
-      loadSoon();
-    }
-  };
   return (
-    <Dialog title={`Acknowledge: ${alert.rule_name}`} onClose={onClose}>
-      <form class="form" onSubmit={(event) => void save(event)}>
+    <DialogForm
+      title={`Acknowledge: ${alert.rule_name}`}
+      intro={
         <p>
           Others see that you are dealing with it. The alert stays until the value is back within its limits.
         </p>
-        <Field label="Action taken" id="ack-note">
-          <input
-            id="ack-note"
-            maxLength={500}
-            value={note}
-            onInput={(event) => setNote(event.currentTarget.value)}
-          />
-        </Field>
-        <div class="dialog-actions">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary">
-            Acknowledge
-          </button>
-        </div>
-      </form>
-    </Dialog>
+      }
+      onClose={onClose}
+      id="ack"
+      fields={[{ name: 'note', label: 'Action taken', input: { maxLength: 500 } }]}
+      submit="Acknowledge"
+      done="Acknowledged."
+      send={async ({ note }) => {
+        const path = `/alert/${encodeURIComponent(alert.id)}/acknowledge`;
+        const changed = await ask<Alert>(path, { method: 'POST', json: { note: note || null } });
+        alerts.value = withAlert(alerts.value, changed);
+      }}
+    />
   );
 }

@@ -5,8 +5,8 @@ import { download, useAsked } from '../data/office';
 import { dateTime, plural } from '../lib/format';
 import * as app from '../state';
 import type { Page as Items } from '../types';
-import { Icon } from '../ui/icons';
-import { Choice, Empty, Note, Page, Table } from '../ui/parts';
+import { List } from '../ui/list';
+import { Choice, Empty, Exports, Note, Page } from '../ui/parts';
 import { Link } from '../ui/router';
 import { AlertList } from './alerts';
 import { byQuantity, columns, duration, measured, quantityName } from './lib';
@@ -17,14 +17,8 @@ import { alerts, homes, loadedAt, newest, sensors } from './state';
 import type { Home, Rule, Series, SeriesPoint } from './types';
 
 const HOUR_MS = 3_600_000;
-const RANGES = [
-  ['1', 'Hour'],
-  ['24', 'Day'],
-  ['168', 'Week'],
-  ['720', 'Month'],
-  ['2160', '3 months'],
-] as const;
-type Range = (typeof RANGES)[number][0];
+const RANGES = { 1: 'Hour', 24: 'Day', 168: 'Week', 720: 'Month', 2160: '3 months' };
+type Range = `${keyof typeof RANGES}`;
 /** Curves of up to a day follow live values; not more often than this. */
 const FOLLOW_MS = 5000;
 const MOST_ROWS = 200;
@@ -33,7 +27,7 @@ export function HomePage({ id }: { id: string }) {
   const home = homes.value.get(id);
   if (!home) {
     return (
-      <Page title="Home" back="/">
+      <Page back="/">
         <Hindrance />
         {loadedAt.value !== null && <Empty icon="home" title="There is no such home" />}
       </Page>
@@ -46,9 +40,9 @@ export function HomePage({ id }: { id: string }) {
       {home.street && home.street !== home.name && <p class="muted">{home.street}</p>}
       {home.note && <p>{home.note}</p>}
       {own.length > 0 && (
-        <section aria-labelledby="home-alerts">
+        <section class="stack" aria-labelledby="home-alerts">
           <h2 id="home-alerts">Alerts</h2>
-          <AlertList alerts={own} showsHome={false} />
+          <AlertList rows={own} showsHome={false} />
         </section>
       )}
       <Now home={home} />
@@ -142,7 +136,13 @@ function Curves({ home }: { home: Home }) {
         {silentSince && ` Nothing since ${dateTime(silentSince)}.`}
       </p>
       {isShown && data.points.length > 0 && <Values series={data} />}
-      <Exports query={query} name={`${device}-${quantity}`} />
+      <div class="row">
+        <Exports
+          onExport={(kind) =>
+            download(`/export/series.${kind}?${query}&step=raw`, `${device}-${quantity}.${kind}`)
+          }
+        />
+      </div>
     </section>
   );
 }
@@ -180,7 +180,7 @@ function optionText(key: string): string {
 }
 
 function rangeName(range: Range): string {
-  return RANGES.find(([value]) => value === range)?.[1].toLowerCase() ?? '';
+  return RANGES[range].toLowerCase();
 }
 
 /** The lowest limit above which a rule raises an alert here. */
@@ -211,7 +211,7 @@ function Values({ series }: { series: Series }) {
     <details onToggle={(event) => setOpen(event.currentTarget.open)} data-testid="values">
       <summary>Values as a table</summary>
       {isOpen && (
-        <Table<SeriesPoint>
+        <List<SeriesPoint>
           caption={`${quantityName(series.quantity)}, newest first`}
           rows={rows}
           rowKey={(point) => point.at}
@@ -228,41 +228,24 @@ function Values({ series }: { series: Series }) {
   );
 }
 
-function Exports({ query, name }: { query: string; name: string }) {
-  return (
-    <div class="row">
-      {(['csv', 'xlsx'] as const).map((kind) => (
-        <button
-          key={kind}
-          type="button"
-          class="small"
-          onClick={() => void download(`/export/series.${kind}?${query}&step=raw`, `${name}.${kind}`)}
-          data-testid={`export-${kind}`}
-        >
-          <Icon name="export" size={18} /> {kind === 'csv' ? 'CSV' : 'Excel'}
-        </button>
-      ))}
-    </div>
-  );
-}
-
 function Units({ home }: { home: Home }) {
   const own = sensors.value.filter((sensor) => sensor.home === home.id);
   return (
     <section class="card" aria-labelledby="units-head">
       <h2 id="units-head">Sensors here</h2>
-      {own.length === 0 && <p class="muted">None. Assign one under Sensors.</p>}
-      <ul class="plain-list">
-        {own.map((sensor) => (
-          <li key={sensor.device}>
-            <span>
-              <strong>{sensor.device}</strong>
-              {sensor.room && <> · {sensor.room}</>}
-              {sensor.model && <small class="muted"> · {sensor.model}</small>}
-            </span>
-          </li>
-        ))}
-      </ul>
+      <List
+        class="plain-list"
+        rows={own}
+        empty="None. Assign one under Sensors."
+        rowKey={({ device }) => device}
+        row={({ device, room, model }) => (
+          <span>
+            <strong>{device}</strong>
+            {room && <> · {room}</>}
+            {model && <small class="muted"> · {model}</small>}
+          </span>
+        )}
+      />
       <p>
         <Link to="/sensors">All sensors</Link>
       </p>

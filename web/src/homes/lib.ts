@@ -83,6 +83,26 @@ export function withAlert(alerts: readonly Alert[], alert: Alert): Alert[] {
   return alert.state === 'cleared' ? others : sortAlerts([...others, alert]);
 }
 
+/** Homes as their open alerts make them; the same objects where nothing has changed. */
+export function withStates(
+  homes: ReadonlyMap<string, Home>,
+  alerts: readonly Alert[],
+): ReadonlyMap<string, Home> {
+  const worst = new Map<string | null, Worst>();
+  const counts = new Map<string | null, number>();
+  for (const { home, severity } of alerts) {
+    const known = worst.get(home) ?? 'ok';
+    worst.set(home, RANK[severity] < RANK[known] ? severity : known);
+    counts.set(home, (counts.get(home) ?? 0) + 1);
+  }
+  const entries = [...homes].map(([id, home]) => {
+    const now = { worst: worst.get(id) ?? 'ok', alerts: counts.get(id) ?? 0 };
+    const isSame = home.worst === now.worst && home.alerts === now.alerts;
+    return [id, isSame ? home : { ...home, ...now }] as const;
+  });
+  return new Map(entries);
+}
+
 export function sortAlerts(alerts: readonly Alert[]): Alert[] {
   return [...alerts].sort(
     (a, b) =>

@@ -2,14 +2,17 @@
 
 import { useMemo, useState } from 'preact/hooks';
 import { ask } from '../data/office';
-import { amount, plural } from '../lib/format';
+import { numberOf } from '../lib/fields';
+import { plural } from '../lib/format';
 import * as app from '../state';
-import { Icon, type IconName } from '../ui/icons';
+import { DialogForm } from '../ui/form';
+import { Icon } from '../ui/icons';
+import { List } from '../ui/list';
 import { MapView } from '../ui/map';
-import { Dialog, Empty, Field, Page, Tag } from '../ui/parts';
+import { Empty, Page, Tag, Tiles } from '../ui/parts';
 import { Link, navigate } from '../ui/router';
 import { byNeed, pointsOfHomes, severityTone, stateWord } from './lib';
-import { attempt, Hindrance, RefreshButton, Value } from './parts';
+import { Hindrance, Refresh, Value } from './parts';
 import { homes, loadedAt, raised, reload, sensors } from './state';
 import type { Home } from './types';
 
@@ -31,40 +34,30 @@ export function Homes() {
   );
   return (
     <Page
-      title="Homes"
       wide
       actions={
         <>
           {add}
-          <RefreshButton />
+          <Refresh />
         </>
       }
     >
       <Hindrance />
-      <div class="tiles" data-testid="overview">
-        <Tile to="/" icon="home" value={all.length} name="homes" />
-        <Tile
-          to="/alerts"
-          icon="warn"
-          value={raised.value.length}
-          name="alerts not acknowledged"
-          tone={raised.value.length > 0 ? 'bad' : ''}
-        />
-        <Tile
-          to="/sensors"
-          icon="offline"
-          value={silent}
-          name="silent sensors"
-          tone={silent > 0 ? 'warn' : ''}
-        />
-        <Tile
-          to="/sensors"
-          icon="devices"
-          value={loose}
-          name="sensors without a home"
-          tone={loose > 0 ? 'warn' : ''}
-        />
-      </div>
+      <Tiles
+        testid="overview"
+        tiles={[
+          { to: '/', icon: 'home', value: all.length, name: 'homes' },
+          {
+            to: '/alerts',
+            icon: 'warn',
+            value: raised.value.length,
+            name: 'alerts not acknowledged',
+            alarm: 'bad',
+          },
+          { to: '/sensors', icon: 'offline', value: silent, name: 'silent sensors', alarm: 'warn' },
+          { to: '/sensors', icon: 'devices', value: loose, name: 'sensors without a home', alarm: 'warn' },
+        ]}
+      />
       {loadedAt.value !== null && all.length === 0 && (
         <Empty icon="home" title="No homes yet">
           Add the first; sensors that send appear by themselves under Sensors.
@@ -89,11 +82,14 @@ export function Homes() {
                 />
               </label>
             </div>
-            <ul class="home-list" data-testid="homes">
-              {found.map((home) => (
-                <HomeRow key={home.id} home={home} />
-              ))}
-            </ul>
+            <List
+              class="home-list"
+              testid="homes"
+              rows={found}
+              empty="No home has a name or street like this."
+              rowKey={({ id }) => id}
+              row={(home) => <HomeRow home={home} />}
+            />
           </section>
           {points.length > 0 && (
             <div class="card map-card">
@@ -125,7 +121,7 @@ function matches(home: Home, text: string): boolean {
 
 function HomeRow({ home }: { home: Home }) {
   return (
-    <li data-testid="home" data-home={home.id}>
+    <div data-testid="home" data-home={home.id}>
       <Link to={`/homes/${encodeURIComponent(home.id)}`} class="home-link">
         <span class="row">
           <strong class="grow">{home.name}</strong>
@@ -138,7 +134,7 @@ function HomeRow({ home }: { home: Home }) {
           ))}
         </span>
       </Link>
-    </li>
+    </div>
   );
 }
 
@@ -148,94 +144,47 @@ export function StateTag({ home }: { home: Home }) {
   return <Tag tone={tone}>{word}</Tag>;
 }
 
-export function Tile(props: { to: string; icon: IconName; value: number; name: string; tone?: string }) {
-  const { to, icon, value, name, tone } = props;
-  return (
-    <Link to={to} class={`tile ${tone ?? ''}`}>
-      <Icon name={icon} size={26} />
-      <span>
-        <strong>{amount(value)}</strong>
-        <small>{name}</small>
-      </span>
-    </Link>
-  );
-}
-
-/** A number of a field, or null if it is empty. */
-export function numberOf(text: string): number | null {
-  return text.trim() === '' ? null : Number(text);
+/** Both or none: half a place is none. */
+function half(text: string, other: string): string | null {
+  return text === '' && other !== '' ? 'Enter both, or none.' : null;
 }
 
 function NewHome({ onClose }: { onClose: () => void }) {
-  const [name, setName] = useState('');
-  const [street, setStreet] = useState('');
-  const [lat, setLat] = useState('');
-  const [lon, setLon] = useState('');
-  const save = async (event: Event) => {
-    event.preventDefault();
-    const [north, east] = [numberOf(lat), numberOf(lon)];
-    const place = north === null || east === null ? null : { lat: north, lon: east };
-    const json = { name: name.trim(), street: street.trim() || null, place };
-    if (await attempt(() => ask('/home', { method: 'POST', json }), 'The home was added.')) {
-      onClose();
-      await reload();
-    }
-  };
   return (
-    <Dialog title="New home" onClose={onClose}>
-      <form class="form" onSubmit={(event) => void save(event)}>
-        <Field label="Name" id="home-name">
-          <input
-            id="home-name"
-            required
-            maxLength={100}
-            value={name}
-            onInput={(event) => setName(event.currentTarget.value)}
-          />
-        </Field>
-        <Field label="Street" id="home-street">
-          <input
-            id="home-street"
-            maxLength={200}
-            value={street}
-            onInput={(event) => setStreet(event.currentTarget.value)}
-          />
-        </Field>
-        <div class="form-grid">
-          <Field label="Latitude" id="home-lat">
-            <input
-              id="home-lat"
-              type="number"
-              step="any"
-              min={-90}
-              max={90}
-              required={lon !== ''}
-              value={lat}
-              onInput={(event) => setLat(event.currentTarget.value)}
-            />
-          </Field>
-          <Field label="Longitude" id="home-lon">
-            <input
-              id="home-lon"
-              type="number"
-              step="any"
-              min={-180}
-              max={180}
-              required={lat !== ''}
-              value={lon}
-              onInput={(event) => setLon(event.currentTarget.value)}
-            />
-          </Field>
-        </div>
-        <div class="dialog-actions">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary">
-            Add
-          </button>
-        </div>
-      </form>
-    </Dialog>
+    <DialogForm
+      title="New home"
+      onClose={onClose}
+      id="home"
+      fields={[
+        { name: 'name', label: 'Name', required: true, input: { maxLength: 100 } },
+        { name: 'street', label: 'Street', input: { maxLength: 200 } },
+        {
+          name: 'lat',
+          label: 'Latitude',
+          kind: 'number',
+          min: -90,
+          max: 90,
+          api: 'place.lat',
+          check: (text, { lon }) => half(text, lon),
+        },
+        {
+          name: 'lon',
+          label: 'Longitude',
+          kind: 'number',
+          min: -180,
+          max: 180,
+          api: 'place.lon',
+          check: (text, { lat }) => half(text, lat),
+        },
+      ]}
+      submit="Add"
+      done="The home was added."
+      send={async ({ name, street, lat, lon }) => {
+        const [north, east] = [numberOf(lat), numberOf(lon)];
+        const place = north === null || east === null ? null : { lat: north, lon: east };
+        await ask('/home', { method: 'POST', json: { name, street: street || null, place } });
+        void reload();
+      }}
+    />
   );
 }

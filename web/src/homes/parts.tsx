@@ -1,20 +1,14 @@
 // Small pieces of the screens of homes.
 
-import { ApiError } from '../data/api';
 import { ago } from '../lib/format';
 import * as app from '../state';
-import { Icon } from '../ui/icons';
-import { Note, Tag } from '../ui/parts';
-import { measured, quantityName, severityTone } from './lib';
-import { load, loadedAt, problem } from './state';
+import { Note, RefreshButton, Tag } from '../ui/parts';
+import { measured, quantityName, SEVERITIES, severityTone } from './lib';
+import { homes, load, loadedAt, problem } from './state';
 import type { HomeValue, Severity } from './types';
 
-export function RefreshButton() {
-  return (
-    <button type="button" class="icon-button" aria-label="Refresh" onClick={() => void load()}>
-      <Icon name="refresh" />
-    </button>
-  );
+export function Refresh() {
+  return <RefreshButton onClick={() => void load()} />;
 }
 
 /** What hinders, and how old what is shown is because of it. */
@@ -28,8 +22,18 @@ export function Hindrance() {
   );
 }
 
+const wordOf = (severity: Severity) => (severity === 'info' ? 'notice' : severity);
+export const SEVERITY_OPTIONS = SEVERITIES.map((severity) => [severity, wordOf(severity)] as const);
+
 export function SeverityTag({ severity }: { severity: Severity }) {
-  return <Tag tone={severityTone(severity)}>{severity === 'info' ? 'notice' : severity}</Tag>;
+  return <Tag tone={severityTone(severity)}>{wordOf(severity)}</Tag>;
+}
+
+/** Homes to choose from, in the order of their names. */
+export function homeOptions(): (readonly [string, string])[] {
+  return [...homes.value.values()]
+    .sort((a, b) => a.name.localeCompare(b.name, 'en', { numeric: true }))
+    .map(({ id, name }) => [id, name] as const);
 }
 
 /** A value with its age; one that is too old says so in words. */
@@ -44,17 +48,4 @@ export function Value({ value, named }: { value: HomeValue; named: boolean }) {
       </small>
     </span>
   );
-}
-
-/** Runs a change; what the server says against it is shown. True if it was done. */
-export async function attempt(work: () => Promise<unknown>, done: string): Promise<boolean> {
-  try {
-    await work();
-    app.say(done, 'good');
-    return true;
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    app.say(error.message, 'bad');
-    return false;
-  }
 }

@@ -2,79 +2,70 @@
 
 import { useState } from 'preact/hooks';
 import { ask } from '../data/office';
+import { numberOf } from '../lib/fields';
 import { ago, plural } from '../lib/format';
 import * as app from '../state';
-import { Dialog, Empty, Field, Note, Page, Table, Tag } from '../ui/parts';
+import { Careful, DialogForm } from '../ui/form';
+import { List } from '../ui/list';
+import { Note, Page, Tag } from '../ui/parts';
 import { Link } from '../ui/router';
 import { duration, quantityName } from './lib';
-import { numberOf } from './overview';
-import { attempt, Hindrance, RefreshButton } from './parts';
+import { Hindrance, homeOptions, Refresh } from './parts';
 import { homes, loadedAt, reload, sensors } from './state';
 import type { Sensor } from './types';
 
 export function Sensors() {
   const [edited, setEdited] = useState<Sensor | null>(null);
-  const [doubted, setDoubted] = useState<Sensor | null>(null);
   const rows = [...sensors.value].sort(
     (a, b) => Number(a.home !== null) - Number(b.home !== null) || a.device.localeCompare(b.device),
   );
   const loose = rows.filter((sensor) => sensor.home === null).length;
   return (
-    <Page title="Sensors" wide actions={<RefreshButton />}>
+    <Page wide actions={<Refresh />}>
       <Hindrance />
       {loose > 0 && (
         <Note tone="warn">
-          {plural(loose, 'sensor')} without a home. Their readings are kept; assign them to a home to see them
-          and to get alerts.
+          {plural(loose, 'sensor')} without a home. All readings are kept; assign{' '}
+          {loose === 1 ? 'it to a home to see its' : 'them to a home to see their'} values and to get alerts.
         </Note>
       )}
-      {loadedAt.value !== null && rows.length === 0 && (
-        <Empty icon="devices" title="No sensor has sent anything yet">
-          Sensors appear here by themselves when their first reading arrives.
-        </Empty>
-      )}
-      {rows.length > 0 && (
-        <Table
-          caption="Sensors, those without a home first"
-          testid="sensors"
-          rows={rows}
-          rowKey={(sensor) => sensor.device}
-          columns={[
-            { name: 'Sensor', cell: (sensor) => <Named sensor={sensor} /> },
-            { name: 'Home', cell: (sensor) => <Where sensor={sensor} /> },
-            { name: 'Room', cell: (sensor) => sensor.room ?? '' },
-            { name: 'Measures', cell: (sensor) => sensor.quantities.map(quantityName).join(', ') },
-            { name: 'Last reading', cell: (sensor) => <Heard sensor={sensor} /> },
-            {
-              name: 'Change',
-              cell: (sensor) =>
-                app.mayManage.value && (
-                  <span class="sensor-actions">
-                    <button
-                      type="button"
-                      class="small"
-                      onClick={() => setEdited(sensor)}
-                      data-testid="edit-sensor"
-                    >
-                      {sensor.home === null ? 'Assign' : 'Edit'}
-                      <span class="sr-only"> {sensor.device}</span>
-                    </button>
-                    <button
-                      type="button"
-                      class="small quiet"
-                      onClick={() => setDoubted(sensor)}
-                      data-testid="remove-sensor"
-                    >
-                      Remove…<span class="sr-only"> {sensor.device}</span>
-                    </button>
-                  </span>
-                ),
-            },
-          ]}
-        />
-      )}
+      <List
+        caption="Sensors, those without a home first"
+        testid="sensors"
+        rows={loadedAt.value === null ? null : rows}
+        empty={{
+          icon: 'devices',
+          title: 'No sensor has sent anything yet',
+          hint: 'Sensors appear here by themselves when their first reading arrives.',
+        }}
+        rowKey={(sensor) => sensor.device}
+        columns={[
+          { name: 'Sensor', cell: (sensor) => <Named sensor={sensor} /> },
+          { name: 'Home', cell: (sensor) => <Where sensor={sensor} /> },
+          { name: 'Room', cell: (sensor) => sensor.room ?? '' },
+          { name: 'Measures', cell: (sensor) => sensor.quantities.map(quantityName).join(', ') },
+          { name: 'Last reading', cell: (sensor) => <Heard sensor={sensor} /> },
+          {
+            name: 'Change',
+            cell: (sensor) =>
+              app.mayManage.value && (
+                <span class="sensor-actions">
+                  <button
+                    type="button"
+                    class="small"
+                    onClick={() => setEdited(sensor)}
+                    data-testid="edit-sensor"
+                  >
+                    {sensor.home === null ? 'Assign' : 'Edit'}
+                    <span class="sr-only"> {sensor.device}</span>
+                  </button>
+                  <Remove sensor={sensor} />
+                </span>
+              ),
+          },
+        ]}
+      />
       {edited && <Edit sensor={edited} onClose={() => setEdited(null)} />}
-      {doubted && <Remove sensor={doubted} onClose={() => setDoubted(null)} />}
     </Page>
   );
 }
@@ -103,32 +94,36 @@ function Heard({ sensor }: { sensor: Sensor }) {
   );
 }
 
-function Remove({ sensor, onClose }: { sensor: Sensor; onClose: () => void }) {
+function Remove({ sensor }: { sensor: Sensor }) {
   const { device, etag } = sensor;
   const remove = async () => {
-    const send = () => ask(pathOf(sensor), { method: 'DELETE', ifMatch: etag });
-    // The button that had the focus goes with the sensor.
-    if (await attempt(send, 'Sensor removed.'))
-      document.querySelector<HTMLElement>('main h1')?.focus({ preventScroll: true });
-    // Also if it was refused: somebody else may have removed or changed it.
-    await reload();
+    try {
+      await ask(pathOf(sensor), { method: 'DELETE', ifMatch: etag });
+    } catch (error) {
+      // Somebody else may have removed or changed it.
+      void reload();
+      throw error;
+    }
+    // The button that gets the focus back goes with the sensor.
+    void reload().then(() => document.querySelector<HTMLElement>('main h1')?.focus({ preventScroll: true }));
   };
   return (
-    <Dialog title={`Remove sensor ${device}?`} onClose={onClose}>
+    <Careful
+      label="Remove…"
+      what={device}
+      class="small quiet"
+      testid="remove-sensor"
+      question={`Remove sensor ${device}?`}
+      yes="Remove sensor"
+      done="Sensor removed."
+      onYes={remove}
+    >
       <p>
         All its readings are deleted for good, with their averages. Its open alerts are cleared; cleared
         alerts stay listed.
       </p>
       <p>If it still sends, its next reading registers it again, without a home.</p>
-      <form method="dialog" class="dialog-actions">
-        <button type="submit" autofocus>
-          Cancel
-        </button>
-        <button type="submit" class="danger" onClick={() => void remove()}>
-          Remove sensor
-        </button>
-      </form>
-    </Dialog>
+    </Careful>
   );
 }
 
@@ -137,84 +132,43 @@ function pathOf({ device }: Sensor): string {
 }
 
 function Edit({ sensor, onClose }: { sensor: Sensor; onClose: () => void }) {
-  const [home, setHome] = useState(sensor.home ?? '');
-  const [room, setRoom] = useState(sensor.room ?? '');
-  const [model, setModel] = useState(sensor.model ?? '');
-  const [every, setEvery] = useState(sensor.expected_every_s?.toString() ?? '');
-  const save = async (event: Event) => {
-    event.preventDefault();
-    const json = {
-      home: home || null,
-      room: room.trim() || null,
-      model: model.trim() || null,
-      expected_every_s: numberOf(every),
-    };
-    const send = () => ask(pathOf(sensor), { method: 'PUT', json, ifMatch: sensor.etag });
-    if (await attempt(send, 'Saved.')) {
-      onClose();
-      await reload();
-    }
-  };
-  const names = [...homes.value.values()].sort((a, b) =>
-    a.name.localeCompare(b.name, 'en', { numeric: true }),
-  );
+  const silence = (every: string) =>
+    numberOf(every)
+      ? `It counts as silent after ${duration(3 * Number(every))}.`
+      : 'Unknown: it counts as silent after 15 min.';
   return (
-    <Dialog title={`Sensor ${sensor.device}`} onClose={onClose}>
-      <form class="form" onSubmit={(event) => void save(event)}>
-        <Field label="Home" id="sensor-home">
-          <select id="sensor-home" value={home} onChange={(event) => setHome(event.currentTarget.value)}>
-            <option value="">Not assigned</option>
-            {names.map((one) => (
-              <option key={one.id} value={one.id}>
-                {one.name}
-              </option>
-            ))}
-          </select>
-        </Field>
-        <Field label="Room" id="sensor-room">
-          <input
-            id="sensor-room"
-            maxLength={60}
-            value={room}
-            onInput={(event) => setRoom(event.currentTarget.value)}
-          />
-        </Field>
-        <Field label="Model" id="sensor-model">
-          <input
-            id="sensor-model"
-            maxLength={60}
-            value={model}
-            onInput={(event) => setModel(event.currentTarget.value)}
-          />
-        </Field>
-        <Field
-          label="Interval, seconds"
-          id="sensor-every"
-          hint={
-            numberOf(every)
-              ? `It counts as silent after ${duration(3 * Number(every))}.`
-              : 'Unknown: it counts as silent after 15 min.'
-          }
-        >
-          <input
-            id="sensor-every"
-            type="number"
-            min={1}
-            max={2_592_000}
-            value={every}
-            onInput={(event) => setEvery(event.currentTarget.value)}
-            aria-describedby="sensor-every-hint"
-          />
-        </Field>
-        <div class="dialog-actions">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary">
-            Save
-          </button>
-        </div>
-      </form>
-    </Dialog>
+    <DialogForm
+      title={`Sensor ${sensor.device}`}
+      onClose={onClose}
+      id="sensor"
+      fields={({ every }) => [
+        { name: 'home', label: 'Home', options: [['', 'Not assigned'], ...homeOptions()] },
+        { name: 'room', label: 'Room', input: { maxLength: 60 } },
+        { name: 'model', label: 'Model', input: { maxLength: 60 } },
+        {
+          name: 'every',
+          label: 'Interval, seconds',
+          kind: 'number',
+          min: 1,
+          max: 2_592_000,
+          api: 'expected_every_s',
+          hint: silence(every),
+        },
+      ]}
+      initial={{
+        home: sensor.home ?? '',
+        room: sensor.room ?? '',
+        model: sensor.model ?? '',
+        every: sensor.expected_every_s?.toString() ?? '',
+      }}
+      submit="Save"
+      done="Saved."
+      send={async ({ home, room, model, every }) => {
+        const about = { home: home || null, room: room || null, model: model || null };
+        const json = { ...about, expected_every_s: numberOf(every) };
+        await ask(pathOf(sensor), { method: 'PUT', json, ifMatch: sensor.etag });
+        void reload();
+      }}
+    />
   );
 }

@@ -1,15 +1,8 @@
-// A curve with what it ranged between and a limit, by uPlot, which is fetched when first shown. Gaps stay gaps, and
-// a value alone between two of them is a point.
-// It is a picture: a table with the same values is beside it.
+// A curve with what it ranged between and a limit. Gaps stay gaps, and a value alone between two of them is a point.
 
-import { useEffect, useRef } from 'preact/hooks';
 import type uPlot from 'uplot';
-import * as state from '../state';
-import { axes, color as colorOf, lonely } from '../ui/axes';
+import { axes, color as colorOf, lonely, usePlot } from '../ui/axes';
 import type { Cell } from './lib';
-import 'uplot/dist/uPlot.min.css';
-
-const HEIGHT = 260;
 
 interface Curve {
   times: number[];
@@ -26,45 +19,16 @@ export function SeriesChart(props: {
   limit: number | null;
   unit: string;
 }) {
-  const element = useRef<HTMLDivElement>(null);
-  const plot = useRef<uPlot | null>(null);
   const { label, curve, from, to, limit, unit } = props;
-  const theme = state.theme.value;
-  const latest = useRef(props);
-  latest.current = props;
-  // Made anew when it would look different, and only filled when values come.
-  useEffect(() => {
-    let isGone = false;
-    const observer = new ResizeObserver(([entry]) => {
-      if (entry) plot.current?.setSize({ width: entry.contentRect.width, height: HEIGHT });
-    });
-    void import('uplot').then(({ default: Plot }) => {
-      const box = element.current;
-      if (isGone || !box) return;
-      plot.current = new Plot(options(box, limit, unit), data(latest.current.curve), box);
-      plot.current.setScale('x', { min: latest.current.from / 1000, max: latest.current.to / 1000 });
-      box.dataset['ready'] = 'true';
-      show(plot.current, box);
-      observer.observe(box);
-    });
-    return () => {
-      isGone = true;
-      observer.disconnect();
-      plot.current?.destroy();
-      plot.current = null;
-    };
-  }, [theme, limit, unit]);
-  useEffect(() => {
-    plot.current?.setData(data(curve), false);
-    plot.current?.setScale('x', { min: from / 1000, max: to / 1000 });
-    if (plot.current && element.current) show(plot.current, element.current);
-  }, [curve, from, to]);
+  const fill = (plot: uPlot, box: HTMLElement) => {
+    plot.setData(data(curve), false);
+    plot.setScale('x', { min: from / 1000, max: to / 1000 });
+    // What a test can see of a picture.
+    [box.dataset['ready'], box.dataset['top']] = ['true', String(plot.scales['y']?.max)];
+  };
+  const plotted = { height: 260, options: (box: HTMLElement) => options(box, limit, unit), fill };
+  const element = usePlot(plotted, [limit, unit], [curve, from, to]);
   return <div ref={element} class="chart" role="img" aria-label={label} data-testid="chart" />;
-}
-
-/** What a test can see of a picture. */
-function show(plot: uPlot, box: HTMLElement): void {
-  box.dataset['top'] = String(plot.scales['y']?.max);
 }
 
 function data({ times, values, low, high }: Curve): uPlot.AlignedData {
@@ -72,12 +36,14 @@ function data({ times, values, low, high }: Curve): uPlot.AlignedData {
   return [times, high, low, values];
 }
 
-function options(box: HTMLElement, limit: number | null, unit: string): uPlot.Options {
+function options(
+  box: HTMLElement,
+  limit: number | null,
+  unit: string,
+): Omit<uPlot.Options, 'width' | 'height'> {
   const color = (name: string) => colorOf(box, name);
   const edge = { width: 0, points: { show: false } };
   return {
-    width: box.clientWidth,
-    height: HEIGHT,
     series: [
       {},
       edge,
@@ -92,8 +58,6 @@ function options(box: HTMLElement, limit: number | null, unit: string): uPlot.Op
     bands: [{ series: [1, 2], fill: color('--accent-soft') }],
     scales: { x: { time: true }, y: { range: (_plot, low, high) => yRange(low, high, limit) } },
     axes: axes(box, unit),
-    legend: { show: false },
-    cursor: { y: false },
     hooks: { draw: [(plot) => drawLimit(plot, limit, color('--bad'))] },
   };
 }

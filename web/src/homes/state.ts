@@ -4,17 +4,18 @@
 import { batch, computed, signal } from '@preact/signals';
 import { ApiError, pages } from '../data/api';
 import * as app from '../state';
-import { sortAlerts, withAlert, withValue } from './lib';
+import { Gather } from '../lib/gather';
+import { whileSeen } from '../lib/seen';
+import { sortAlerts, withAlert, withStates, withValue } from './lib';
 import type { Alert, Home, LiveValue, Sensor } from './types';
 
-const SHOW_EVERY_MS = 500;
 const SOON_MS = 1500;
 /** How often everything is asked for: without live messages, with them, and while none come. */
 export const POLL_MS = { alone: 10_000, live: 60_000, quiet: 20_000 };
 /** Silence may be a gateway's that is cut off: only asking tells which values are stale. */
 const QUIET_AFTER_MS = 10_000;
 
-export const homes = signal<ReadonlyMap<string, Home>>(new Map());
+const places = signal<ReadonlyMap<string, Home>>(new Map());
 export const alerts = signal<readonly Alert[]>([]);
 export const sensors = signal<readonly Sensor[]>([]);
 export const loadedAt = signal<number | null>(null);
@@ -22,14 +23,17 @@ export const problem = signal<string | null>(null);
 /** When the newest value of a device came, for charts that are to follow; keys are `device/quantity`. */
 export const newest = signal<ReadonlyMap<string, string>>(new Map());
 
+/** What is wrong with each follows from the alerts, which the server announces whole. */
+export const homes = computed(() => withStates(places.value, alerts.value));
 export const raised = computed(() => alerts.value.filter((alert) => alert.state === 'active'));
 
 let loading: Promise<void> | null = null;
 let soon: ReturnType<typeof setTimeout> | undefined;
-let showing: ReturnType<typeof setTimeout> | undefined;
 let loadedTwin: string | null = null;
-const waiting = new Map<string, LiveValue>();
+const waiting = new Gather<LiveValue>(show);
 let heardMs = 0;
+/** Announced while all is fetched, whose answer may be from before. */
+let meanwhile: Alert[] = [];
 
 /** Fetches homes, alerts and sensors; failing leaves what was there. */
 export function load(): Promise<void> {
@@ -46,6 +50,7 @@ export async function reload(): Promise<void> {
 async function fetchAll(): Promise<void> {
   const [session, twin] = [app.session.value, app.twin.value];
   if (!session || !twin || app.expired.value) return;
+  meanwhile = [];
   const all = <T>(path: string) => pages<T>(`/${encodeURIComponent(twin.id)}${path}`, session.token, 1000);
   try {
     const [found, active, acknowledged, units] = await Promise.all([
@@ -56,8 +61,8 @@ async function fetchAll(): Promise<void> {
     ]);
     if (app.twin.value?.id !== twin.id) return;
     batch(() => {
-      homes.value = new Map(found.map((home) => [home.id, home]));
-      alerts.value = sortAlerts([...active, ...acknowledged]);
+      places.value = new Map(found.map((home) => [home.id, home]));
+      alerts.value = meanwhile.reduce(withAlert, sortAlerts([...active, ...acknowledged]));
       sensors.value = units;
       loadedAt.value = Date.now();
       problem.value = null;
@@ -67,13 +72,13 @@ async function fetchAll(): Promise<void> {
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 401) app.expired.value = true;
-    if (loadedTwin !== twin.id) homes.value = new Map();
+    if (loadedTwin !== twin.id) places.value = new Map();
     problem.value = error.message;
   }
 }
 
 /** Many changes, one fetch. */
-export function loadSoon(): void {
+function loadSoon(): void {
   soon ??= setTimeout(() => {
     soon = undefined;
     void load();
@@ -84,15 +89,14 @@ export function loadSoon(): void {
 export function receive(kind: string, message: object | null): void {
   heardMs = Date.now();
   if (kind === 'value' && isValue(message)) {
-    waiting.set(`${message.device}/${message.quantity}`, message);
-    showing ??= setTimeout(show, SHOW_EVERY_MS);
+    waiting.add(`${message.device}/${message.quantity}`, message);
   } else if (kind === 'value' && message === null) {
     // Its sensor has been removed.
     loadSoon();
-  } else if (kind === 'alert') {
-    if (isAlert(message)) alerts.value = withAlert(alerts.value, message);
-    // An empty message takes a retained alert away.
-    loadSoon();
+  } else if (kind === 'alert' && isAlert(message)) {
+    // That an alert is over is said before its retained message is taken away.
+    alerts.value = withAlert(alerts.value, message);
+    if (loading) meanwhile.push(message);
   }
 }
 
@@ -107,20 +111,19 @@ function isAlert(message: object | null): message is Alert {
   return typeof id === 'string' && Boolean(severity) && Boolean(state) && typeof raised_at === 'string';
 }
 
-function show(): void {
-  showing = undefined;
-  const next = new Map(homes.value);
+function show(came: ReadonlyMap<string, LiveValue>): void {
+  const next = new Map(places.value);
   const times = new Map(newest.value);
+  const known = new Set(sensors.value.map(({ device }) => device));
   let isUnknown = false;
-  for (const [key, live] of waiting) {
+  for (const [key, live] of came) {
     times.set(key, live.at);
     const home = live.home === null ? undefined : next.get(live.home);
     if (home) next.set(home.id, withValue(home, live));
-    else if (!sensors.value.some((sensor) => sensor.device === live.device)) isUnknown = true;
+    if (!known.has(live.device)) isUnknown = true;
   }
-  waiting.clear();
   batch(() => {
-    homes.value = next;
+    places.value = next;
     newest.value = times;
   });
   if (isUnknown) loadSoon();
@@ -129,21 +132,16 @@ function show(): void {
 /** Asks again and again while the page is seen; returns what ends it. */
 export function follow(): () => void {
   let lastMs = 0;
-  const look = () => {
-    if (document.visibilityState !== 'visible') return;
+  return whileSeen(1000, () => {
     const now = Date.now();
-    if (now - lastMs < pause(now)) return;
+    if (now - lastMs < pause(now)) return undefined;
     lastMs = now;
-    void load();
-  };
-  look();
-  const timer = setInterval(look, 1000);
-  return () => clearInterval(timer);
+    return load();
+  });
 }
 
 function pause(now: number): number {
-  const isLive = app.live.value === 'webtransport' || app.live.value === 'websocket';
-  if (!isLive) return POLL_MS.alone;
+  if (!app.isLive.value) return POLL_MS.alone;
   return now - heardMs < QUIET_AFTER_MS ? POLL_MS.live : POLL_MS.quiet;
 }
 
@@ -152,7 +150,7 @@ export function forget(): void {
   waiting.clear();
   loadedTwin = null;
   batch(() => {
-    homes.value = new Map();
+    places.value = new Map();
     alerts.value = [];
     sensors.value = [];
     newest.value = new Map();

@@ -1,26 +1,34 @@
-// An exchange of a meter as it is typed, checked before it is sent. The server checks again.
+// An exchange of a meter: what is typed of it, and as the API takes it.
 
-import { parseValue } from './plausibility';
+import type { Field } from '../ui/form';
+import type { Values } from './fields';
+import { noValue, parseValue } from './plausibility';
 
-export interface TypedExchange {
-  /** What the field for a date and time has, in the browser's zone. */
-  at: string;
-  final: string;
-  first: string;
-  number: string;
-  note: string;
+type Names = 'at' | 'final' | 'first' | 'number' | 'note';
+
+export function exchangeFields(unit: string): Field<Names>[] {
+  const register = { kind: 'decimal', required: 'Enter both registers.', check: noValue } as const;
+  const required = 'Enter the day and time of the exchange.';
+  return [
+    { name: 'at', label: 'When', kind: 'datetime-local', required },
+    { name: 'final', label: `Final value of the old meter, ${unit}`, ...register },
+    { name: 'first', label: `First value of the new meter, ${unit}`, ...register },
+    { name: 'number', label: 'Number of the new meter', api: 'new_serial', input: { maxLength: 200 } },
+    { name: 'note', label: 'Note', input: { maxLength: 500 } },
+  ];
 }
 
-/** The body of the request, or what is wrong. */
-export function newExchange(typed: TypedExchange, id: string): { body: object } | { problem: string } {
-  const at = new Date(typed.at);
-  const [final, first] = [parseValue(typed.final), parseValue(typed.first)];
-  if (Number.isNaN(at.getTime())) return { problem: 'Enter the day and time of the exchange.' };
-  if (final === null || first === null) {
-    return { problem: 'Enter both registers: digits and one decimal point only.' };
-  }
-  const [new_serial, note] = [typed.number, typed.note].map((text) => text.trim() || null);
-  return { body: { id, at: at.toISOString(), final, first, new_serial, note } };
+/** The body of the request. */
+export function newExchange(typed: Values<Names>, id: string): object {
+  const { at, final, first, number, note } = typed;
+  return {
+    id,
+    at: new Date(at).toISOString(),
+    final: parseValue(final),
+    first: parseValue(first),
+    new_serial: number || null,
+    note: note || null,
+  };
 }
 
 /** That moment as a field for a date and time has it, in the browser's zone. */

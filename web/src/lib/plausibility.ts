@@ -16,10 +16,7 @@ type Checked = Pick<Meter, 'expected' | 'last' | 'register_digits' | 'unit'>;
 export function check(text: string, meter: Checked): Verdict {
   const value = parseValue(text);
   if (value === null) {
-    return {
-      kind: 'wrong',
-      reason: text.trim() === '' ? 'Type what the meter shows.' : 'Digits and one decimal point only.',
-    };
+    return { kind: 'wrong', reason: text.trim() === '' ? 'Type what the meter shows.' : NO_VALUE };
   }
   const { register_digits: digits, last, expected, unit } = meter;
   if (digits !== null && value >= 10 ** digits) {
@@ -35,6 +32,13 @@ export function check(text: string, meter: Checked): Verdict {
     return { kind: 'doubtful', value, reason };
   }
   return { kind: 'fine', value };
+}
+
+const NO_VALUE = 'Digits and one decimal point only.';
+
+/** What is wrong with a field for a register's value. */
+export function noValue(text: string): string | null {
+  return text !== '' && parseValue(text) === null ? NO_VALUE : null;
 }
 
 /** A decimal number with a point or a comma; spaces between digits are ignored. */

@@ -1,13 +1,15 @@
 // Live messages: meters that are heard, progress, where the vans are. MQTT over WebTransport where it
-// works, else over WebSocket. Nothing depends on them: without them the same is fetched.
+// works, else over WebSocket. Nothing depends on them: without them the same is fetched. What they say whole is used as
+// it is; what they only hint at is asked for.
 
 import type { MqttClient } from 'mqtt';
 import { receive as receiveOfHomes } from '../homes/state';
 import { loadConfig, refresh } from '../data/sync';
 import * as state from '../state';
-import type { Heard, Place, WorkList } from '../types';
+import { announced, forgetAnnounced } from '../data/readings';
+import type { Command, Heard, Place, Reading, WorkList } from '../types';
 import { hear } from './heard';
-import { runCommands } from './commands';
+import { runCommand, runWaiting } from './commands';
 import { TransportSocket, type Way } from './webtransport';
 
 const RECONNECT_MS = 4000;
@@ -31,10 +33,12 @@ interface Target {
 
 export async function connect(target: Target): Promise<void> {
   await disconnect();
+  forgetAnnounced();
   if (!state.config.value?.mqtt) return;
   state.live.value = 'connecting';
   const mqtt = await import('mqtt');
   let kind: 'webtransport' | 'websocket' = 'websocket';
+  let wasConnected = false;
   client = mqtt.default.connect(websocketUrl(), {
     protocolVersion: 5,
     clientId: `${target.user}-${target.device}`,
@@ -56,6 +60,11 @@ export async function connect(target: Target): Promise<void> {
     failures = 0;
     state.live.value = kind;
     state.online.value = true;
+    if (target.isHomes) return;
+    // What was said meanwhile.
+    if (wasConnected) void refresh();
+    void runWaiting();
+    wasConnected = true;
   });
   client.on('close', () => {
     if (client) state.live.value = 'connecting';
@@ -107,22 +116,26 @@ function receive(target: Target, topic: string, payload: Uint8Array): void {
   if (typeof message !== 'object') return;
   const [kind, id, what] = topic.slice(`fulmar/${target.twin}/`.length).split('/');
   if (target.isHomes) receiveOfHomes(kind ?? '', message);
-  if (message === null) return;
+  if (message === null || target.isHomes) return;
   if (kind === 'heard') hear(message as Heard);
   else if (kind === 'work_list') progress(message as WorkList);
-  else if (kind === 'reading') refreshSoon();
+  else if (kind === 'reading') reading(message);
   else if (kind === 'instance' && what === 'position' && id) van(id, message);
-  else if (kind === 'instance' && what === 'command') void runCommands();
+  else if (kind === 'instance' && what === 'command') void runCommand(message as Command);
 }
 
-function progress({ id, done, total }: WorkList): void {
+/** Its list has it at once; what the meter now is expected to show is the server's to say. */
+function reading(message: Partial<Reading>): void {
+  announced(message);
+  refreshSoon();
+}
+
+/** The figures come with it; which tasks they are of does not. */
+function progress({ id, done, total, etag }: WorkList): void {
   const known = state.lists.value.find((list) => list.id === id);
-  if (!known) {
-    refreshSoon();
-    return;
-  }
-  if (known.done === done && known.total === total) return;
-  state.lists.value = state.lists.value.map((list) => (list.id === id ? { ...list, done, total } : list));
+  if (known?.etag !== undefined && known.etag === etag) return;
+  if (known && (known.done !== done || known.total !== total))
+    state.lists.value = state.lists.value.map((list) => (list.id === id ? { ...list, done, total } : list));
   refreshSoon();
 }
 
@@ -130,7 +143,7 @@ function progress({ id, done, total }: WorkList): void {
 function refreshSoon(): void {
   refreshTimer ??= setTimeout(() => {
     refreshTimer = undefined;
-    void refresh();
+    void refresh(false, true);
   }, REFRESH_SOON_MS);
 }
 

@@ -5,7 +5,8 @@ import { useAgainAfterRefresh, useAsked } from '../data/office';
 import { date, dateTime, decimal, times, unitName } from '../lib/format';
 import type { ConsumptionPoint, Meter } from '../types';
 import { Chart } from '../ui/chart';
-import { Choice, Note, Table } from '../ui/parts';
+import { List } from '../ui/list';
+import { Choice, Note } from '../ui/parts';
 
 type Step = 'hour' | 'day' | 'month';
 const DAYS: Record<Step, number> = { hour: 3, day: 60, month: 730 };
@@ -20,7 +21,7 @@ export function Consumption({ meter }: { meter: Meter }) {
   const from = useMemo(() => new Date(Date.now() - DAYS[step] * DAY_MS).toISOString(), [step]);
   const path = `/meter/${encodeURIComponent(meter.id)}/consumption?from=${from}&to=${useNow()}&step=${step}`;
   const { data, problem, again } = useAsked<{ points: ConsumptionPoint[]; time_zone: string }>(path);
-  useAgainAfterRefresh(again);
+  useAgainAfterRefresh(again, meter.id);
   const points = data?.points ?? [];
   const times = useMemo(() => points.map((point) => Date.parse(point.at) / 1000), [data]);
   const values = useMemo(() => points.map((point) => point.consumption), [data]);
@@ -39,11 +40,7 @@ export function Consumption({ meter }: { meter: Meter }) {
           label="Step"
           value={step}
           onChange={setStep}
-          options={[
-            ['hour', 'Hours'],
-            ['day', 'Days'],
-            ['month', 'Months'],
-          ]}
+          options={{ hour: 'Hours', day: 'Days', month: 'Months' }}
         />
       </div>
       {problem && <Note tone="warn">{problem}</Note>}
@@ -71,7 +68,7 @@ export function Consumption({ meter }: { meter: Meter }) {
           )}
           <details>
             <summary>Values as a table</summary>
-            <Table
+            <List
               caption={`Consumption in ${unit}`}
               rows={[...points].reverse()}
               rowKey={(point) => point.at}
@@ -81,11 +78,7 @@ export function Consumption({ meter }: { meter: Meter }) {
                   cell: (point) => (step === 'hour' ? dateTime(point.at) : dayIn(data?.time_zone, point.at)),
                 },
                 { name: `Register, ${unit}`, number: true, cell: (point) => shown(point.value) },
-                {
-                  name: `Consumption, ${unit}`,
-                  number: true,
-                  cell: (point) => shown(point.consumption),
-                },
+                { name: `Consumption, ${unit}`, number: true, cell: (point) => shown(point.consumption) },
               ]}
             />
           </details>

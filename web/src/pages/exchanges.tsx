@@ -1,14 +1,16 @@
 // The exchanges of a meter: past ones, entering one, and taking back one that was a mistake.
 
 import { useState } from 'preact/hooks';
-import { ApiError } from '../data/api';
+import { attempt } from '../data/attempt';
 import { ask, useAgainAfterRefresh, usePages } from '../data/office';
 import { refresh } from '../data/sync';
-import { localMinute, newExchange } from '../lib/exchange';
+import { exchangeFields, localMinute, newExchange } from '../lib/exchange';
 import { dateTime, meterTitle, quantity, unitName } from '../lib/format';
 import * as state from '../state';
 import type { Exchange, Meter } from '../types';
-import { Dialog, Field, Note, Table, Tag, type Column } from '../ui/parts';
+import { DialogForm } from '../ui/form';
+import { List, type Column } from '../ui/list';
+import { Tag } from '../ui/parts';
 
 const MOST = 100;
 
@@ -16,16 +18,10 @@ export function Exchanges({ meter }: { meter: Meter }) {
   const [isEntering, setEntering] = useState(false);
   const path = `/meter/${encodeURIComponent(meter.id)}/exchange`;
   const { data, problem, again } = usePages<Exchange>(path, MOST);
-  useAgainAfterRefresh(again);
+  useAgainAfterRefresh(again, meter.id);
   const takeBack = async (exchange: Exchange) => {
-    try {
-      await ask(`${path}/${encodeURIComponent(exchange.id)}`, { method: 'DELETE' });
-      state.say('The exchange was taken back.', 'good');
-      await refresh();
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      state.say(error.message, 'bad');
-    }
+    const send = () => ask(`${path}/${encodeURIComponent(exchange.id)}`, { method: 'DELETE' });
+    if (await attempt(send, 'The exchange was taken back.')) await refresh();
   };
   const columns: Column<Exchange>[] = [
     { name: 'Exchanged', cell: ({ at }) => dateTime(at) },
@@ -47,16 +43,14 @@ export function Exchanges({ meter }: { meter: Meter }) {
   }
   return (
     <>
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data && data.length > 0 && (
-        <Table
-          caption="Exchanges of this meter, newest first"
-          testid="exchanges"
-          rows={data}
-          rowKey={({ id }) => id}
-          columns={columns}
-        />
-      )}
+      <List
+        caption="Exchanges of this meter, newest first"
+        testid="exchanges"
+        rows={data}
+        problem={problem}
+        rowKey={({ id }) => id}
+        columns={columns}
+      />
       {state.mayManage.value && (
         <button type="button" onClick={() => setEntering(true)}>
           Meter exchanged
@@ -83,72 +77,28 @@ function Remark({ exchange }: { exchange: Exchange }) {
 }
 
 function Enter({ meter, path, onClose }: { meter: Meter; path: string; onClose: () => void }) {
-  const [typed, setTyped] = useState({
-    at: localMinute(new Date()),
-    final: '',
-    first: '0',
-    number: '',
-    note: '',
-  });
   // Sent again, it is the same exchange.
   const [id] = useState(() => crypto.randomUUID());
-  const [problem, setProblem] = useState<string | null>(null);
-  const send = async (event: SubmitEvent) => {
-    event.preventDefault();
-    const made = newExchange(typed, id);
-    if ('problem' in made) {
-      setProblem(made.problem);
-      return;
-    }
-    try {
-      await ask(path, { method: 'POST', json: made.body });
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      setProblem(error.message);
-      return;
-    }
-    state.say('The exchange is stored.', 'good');
-    onClose();
-    await refresh();
-  };
-  const unit = unitName(meter.unit);
-  const field = (name: keyof typeof typed, label: string, more: object) => (
-    <Field label={label} id={`exchange-${name}`}>
-      <input
-        id={`exchange-${name}`}
-        autocomplete="off"
-        value={typed[name]}
-        onInput={(event) => setTyped({ ...typed, [name]: event.currentTarget.value })}
-        {...more}
-      />
-    </Field>
-  );
   return (
-    <Dialog title="Meter exchanged" onClose={onClose}>
-      <form class="form" onSubmit={(event) => void send(event)} data-testid="exchange">
+    <DialogForm
+      title="Meter exchanged"
+      onClose={onClose}
+      id="exchange"
+      testid="exchange"
+      intro={
         <p>
           {meterTitle(meter)}
           {meter.serial && `, number ${meter.serial}`}
         </p>
-        {field('at', 'When', { type: 'datetime-local', required: true })}
-        {field('final', `Final value of the old meter, ${unit}`, { inputMode: 'decimal' })}
-        {field('first', `First value of the new meter, ${unit}`, { inputMode: 'decimal' })}
-        {field('number', 'Number of the new meter', { maxLength: 200 })}
-        {field('note', 'Note', { maxLength: 500 })}
-        {problem && (
-          <Note tone="bad" role="alert">
-            {problem}
-          </Note>
-        )}
-        <div class="dialog-actions">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" class="primary">
-            Save
-          </button>
-        </div>
-      </form>
-    </Dialog>
+      }
+      fields={exchangeFields(unitName(meter.unit))}
+      initial={{ at: localMinute(new Date()), first: '0' }}
+      submit="Save"
+      done="The exchange is stored."
+      send={async (typed) => {
+        await ask(path, { method: 'POST', json: newExchange(typed, id) });
+        void refresh();
+      }}
+    />
   );
 }

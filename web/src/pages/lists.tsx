@@ -1,23 +1,33 @@
 // The reader's work lists, and one of them meter by meter.
 
+import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import { refresh } from '../data/sync';
-import { amount, ago, date, distance, meterNumber, plural } from '../lib/format';
+import { amount, ago, date, distance, meterNumber, meterTitle, plural } from '../lib/format';
 import { metresBetween } from '../lib/geo';
 import { doneOf, inOrder, seenTasks, type SeenTask } from '../lib/work';
 import * as state from '../state';
-import type { WorkList } from '../types';
+import type { Meter, Place, WorkList } from '../types';
 import { Icon, mediumIcon } from '../ui/icons';
-import { Choice, Empty, Page, Progress, Tag } from '../ui/parts';
+import { List as Rows } from '../ui/list';
+import { Choice, Empty, Page, Progress, RefreshButton, Tag } from '../ui/parts';
 import { Link, navigate } from '../ui/router';
 
 export function Lists() {
   const lists = state.lists.value;
-  const open = lists.filter((list) => list.state === 'open');
   const done = lists.filter((list) => list.state === 'done');
   const loaded = state.loadedAt.value;
+  const cards = (shown: WorkList[], testid?: string) => (
+    <Rows
+      class="cards"
+      {...(testid && { testid })}
+      rows={shown}
+      rowKey={({ id }) => id}
+      row={(list) => <ListCard list={list} />}
+    />
+  );
   return (
-    <Page title="Work lists" actions={<RefreshButton />}>
+    <Page actions={<RefreshWork />}>
       {loaded && <p class="muted small-text">Updated {ago(loaded, state.clock.value)}</p>}
       {lists.length === 0 && (
         <Empty icon="lists" title={loaded ? 'No work lists' : 'Nothing downloaded yet'}>
@@ -26,78 +36,57 @@ export function Lists() {
             : 'Connect once to download meters and lists; after that, they are available offline.'}
         </Empty>
       )}
-      <ul class="cards" data-testid="work-lists">
-        {open.map((list) => (
-          <ListCard key={list.id} list={list} />
-        ))}
-      </ul>
+      {cards(
+        lists.filter((list) => list.state === 'open'),
+        'work-lists',
+      )}
       {done.length > 0 && (
         <details>
           <summary>{plural(done.length, 'finished list')}</summary>
-          <ul class="cards">
-            {done.map((list) => (
-              <ListCard key={list.id} list={list} />
-            ))}
-          </ul>
+          {cards(done)}
         </details>
       )}
     </Page>
   );
 }
 
-export function RefreshButton() {
-  const busy = state.refreshing.value;
-  return (
-    <button
-      type="button"
-      class="icon-button"
-      aria-label="Refresh"
-      disabled={busy}
-      onClick={() => void refresh(true)}
-    >
-      <span class={busy ? 'spin' : ''}>
-        <Icon name="refresh" />
-      </span>
-    </button>
-  );
+export function RefreshWork() {
+  return <RefreshButton busy={state.refreshing.value} onClick={() => void refresh(true)} />;
 }
 
 function ListCard({ list }: { list: WorkList }) {
   const { done, total } = doneOf(list, state.mine.value);
   const isLate = list.state === 'open' && list.due !== null && Date.parse(list.due) < state.clock.value;
   return (
-    <li>
-      <Link to={`/lists/${encodeURIComponent(list.id)}`} class="card list-card">
-        <div class="row">
-          <strong class="grow">{list.name}</strong>
-          {list.due && (
-            <Tag tone={isLate ? 'bad' : 'neutral'}>
-              {isLate ? 'overdue ' : 'due '}
-              {date(list.due)}
-            </Tag>
-          )}
-        </div>
-        <Progress done={done} total={total} label={`${list.name}: ${done} of ${total} done`} />
-        <div class="row muted small-text">
-          <span class="grow">
-            {amount(done)} of {plural(total, 'meter')}
-          </span>
-          <span>{list.assignee ?? 'not assigned'}</span>
-        </div>
-      </Link>
-    </li>
+    <Link to={`/lists/${encodeURIComponent(list.id)}`} class="card list-card">
+      <div class="row">
+        <strong class="grow">{list.name}</strong>
+        {list.due && (
+          <Tag tone={isLate ? 'bad' : 'neutral'}>
+            {isLate ? 'overdue ' : 'due '}
+            {date(list.due)}
+          </Tag>
+        )}
+      </div>
+      <Progress done={done} total={total} label={`${list.name}: ${done} of ${total} done`} />
+      <div class="row muted small-text">
+        <span class="grow">
+          {amount(done)} of {plural(total, 'meter')}
+        </span>
+        <span>{list.assignee ?? 'not assigned'}</span>
+      </div>
+    </Link>
   );
 }
 
-const MOST_SHOWN = 100;
+const PAGE = 100;
 
 export function List({ id }: { id: string }) {
   const [which, setWhich] = useState<'open' | 'all'>('open');
-  const [shown, setShown] = useState(MOST_SHOWN);
   const list = state.lists.value.find((one) => one.id === id);
   if (!list) {
     return (
-      <Page title="Work list" back="/lists">
+      <Page back="/lists">
         <Empty icon="lists" title="This list is not on this device" />
       </Page>
     );
@@ -130,22 +119,18 @@ export function List({ id }: { id: string }) {
         label="Which meters"
         value={which}
         onChange={setWhich}
-        options={[
-          ['open', `To do (${total - done})`],
-          ['all', `All (${total})`],
-        ]}
+        options={{ open: `To do (${total - done})`, all: `All (${total})` }}
       />
-      {wanted.length === 0 && <Empty icon="check" title="All done here" />}
-      <ul class="rows" data-testid="tasks">
-        {wanted.slice(0, shown).map((task) => (
-          <TaskRow key={task.meter.id} task={task} list={id} />
-        ))}
-      </ul>
-      {wanted.length > shown && (
-        <button type="button" onClick={() => setShown(shown + MOST_SHOWN)}>
-          Show {Math.min(MOST_SHOWN, wanted.length - shown)} more
-        </button>
-      )}
+      <Rows
+        key={which}
+        class="rows"
+        testid="tasks"
+        rows={wanted}
+        empty={{ icon: 'check', title: 'All done here' }}
+        page={PAGE}
+        rowKey={({ meter }) => meter.id}
+        row={(task) => <TaskRow task={task} list={id} />}
+      />
     </Page>
   );
 }
@@ -154,25 +139,43 @@ function TaskRow({ task, list }: { task: SeenTask; list: string }) {
   const { meter } = task;
   const here = state.position.value?.place;
   return (
-    <li>
-      <Link to={`/meters/${encodeURIComponent(meter.id)}?list=${encodeURIComponent(list)}`} class="row-link">
-        <span class={`medium ${meter.medium}`}>
-          <Icon name={mediumIcon(meter.medium)} />
-        </span>
-        <span class="grow">
-          <strong>{meter.street ?? meterNumber(meter)}</strong>
-          <small class="muted">
-            {meterNumber(meter)}
-            {here &&
-              meter.place &&
-              task.state === 'open' &&
-              ` · ${distance(metresBetween(here, meter.place))}`}
-          </small>
-        </span>
-        {task.state !== 'open' && <TaskTag task={task} />}
-        <Icon name="next" size={18} />
-      </Link>
-    </li>
+    <MeterLink
+      meter={meter}
+      list={list}
+      about={[meterNumber(meter), task.state === 'open' && far(meter, here)]}
+    >
+      {task.state !== 'open' && <TaskTag task={task} />}
+      <Icon name="next" size={18} />
+    </MeterLink>
+  );
+}
+
+/** How far away a meter is, if both places are known. */
+export function far(meter: Meter, here: Place | null | undefined): string | null {
+  return here && meter.place ? distance(metresBetween(here, meter.place)) : null;
+}
+
+/** A meter in a list of them, with what is known of it here and now. */
+export function MeterLink(props: {
+  meter: Meter;
+  /** The work list that it is read for. */
+  list: string | null;
+  about: (string | null | false)[];
+  children?: ComponentChildren;
+}) {
+  const { meter, list, about, children } = props;
+  const inList = list ? `?list=${encodeURIComponent(list)}` : '';
+  return (
+    <Link to={`/meters/${encodeURIComponent(meter.id)}${inList}`} class="row-link">
+      <span class={`medium ${meter.medium}`}>
+        <Icon name={mediumIcon(meter.medium)} />
+      </span>
+      <span class="grow">
+        <strong>{meterTitle(meter)}</strong>
+        <small class="muted">{about.filter(Boolean).join(' · ')}</small>
+      </span>
+      {children}
+    </Link>
   );
 }
 

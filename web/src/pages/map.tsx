@@ -2,19 +2,20 @@
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { followPosition } from '../data/route';
-import { distance, meterNumber, meterTitle, plural } from '../lib/format';
+import { meterNumber, plural } from '../lib/format';
 import { metresBetween } from '../lib/geo';
 import { pointsOfAll, pointsOfList } from '../lib/points';
 import { found } from '../lib/search';
 import * as state from '../state';
 import type { Meter } from '../types';
-import { Icon, mediumIcon } from '../ui/icons';
+import { Icon } from '../ui/icons';
 import type { Mover } from '../ui/leaflet-map';
+import { List } from '../ui/list';
 import { MapView } from '../ui/map';
-import { Empty } from '../ui/parts';
 import { Link, navigate, query } from '../ui/router';
+import { far, MeterLink } from './lists';
 
-const MOST_LISTED = 60;
+const PAGE = 60;
 
 export function movers(): Mover[] {
   const all: Mover[] = [...state.vans.value]
@@ -31,10 +32,7 @@ export function MapPage() {
   const [text, setText] = useState('');
   const [asList, setAsList] = useState(false);
   const [follow, setFollow] = useState(false);
-  useEffect(() => {
-    document.title = 'Map · Fulmar';
-    followPosition();
-  }, []);
+  useEffect(followPosition, []);
 
   const meters = state.meters.value;
   const points = useMemo(
@@ -85,7 +83,9 @@ export function MapPage() {
         onDrag={() => setFollow(false)}
         label="Map of meters"
       />
-      {(text.trim() !== '' || asList) && <Found meters={matches} list={list?.id ?? null} isWhole={asList} />}
+      {(text.trim() !== '' || asList) && (
+        <Found key={text} meters={matches} list={list?.id ?? null} isWhole={asList} />
+      )}
       <div class="map-foot">
         <span class="chip" data-testid="map-count">
           {list ? (
@@ -113,7 +113,7 @@ export function MapPage() {
 
 function find(meters: readonly Meter[], text: string): Meter[] {
   const here = state.position.value?.place;
-  if (!here) return found(meters, text).slice(0, MOST_LISTED);
+  if (!here) return found(meters, text);
   const far = new Map(
     meters.map((meter) => [meter, meter.place ? metresBetween(here, meter.place) : Infinity]),
   );
@@ -121,35 +121,28 @@ function find(meters: readonly Meter[], text: string): Meter[] {
     const [toA, toB] = [far.get(a) ?? Infinity, far.get(b) ?? Infinity];
     return toA === toB ? 0 : toA - toB;
   };
-  return found(meters, text, nearer).slice(0, MOST_LISTED);
+  return found(meters, text, nearer);
 }
 
 function Found({ meters, list, isWhole }: { meters: Meter[]; list: string | null; isWhole: boolean }) {
   const here = state.position.value?.place;
   return (
     <section class={isWhole ? 'found whole' : 'found'} aria-label="Meters found">
-      {meters.length === 0 && <Empty icon="search" title="No meter matches" />}
-      <ul class="rows" data-testid="found">
-        {meters.map((meter) => (
-          <li key={meter.id}>
-            <Link
-              to={`/meters/${encodeURIComponent(meter.id)}${list ? `?list=${encodeURIComponent(list)}` : ''}`}
-              class="row-link"
-            >
-              <span class={`medium ${meter.medium}`}>
-                <Icon name={mediumIcon(meter.medium)} />
-              </span>
-              <span class="grow">
-                <strong>{meterTitle(meter)}</strong>
-                <small class="muted">
-                  {meterNumber(meter)}
-                  {here && meter.place && ` · ${distance(metresBetween(here, meter.place))}`}
-                </small>
-              </span>
-            </Link>
-          </li>
-        ))}
-      </ul>
+      <List
+        class="rows"
+        testid="found"
+        rows={meters}
+        empty={{
+          icon: 'search',
+          title: 'No meter matches',
+          hint: 'Type a street, a house number or a meter’s number.',
+        }}
+        page={PAGE}
+        rowKey={({ id }) => id}
+        row={(meter) => (
+          <MeterLink meter={meter} list={list} about={[meterNumber(meter), far(meter, here)]} />
+        )}
+      />
     </section>
   );
 }

@@ -19,8 +19,9 @@ import { takeReading } from '../lib/reading';
 import { listFor, nextOpen, seenTasks } from '../lib/work';
 import * as state from '../state';
 import type { Meter } from '../types';
+import { DialogForm, Form } from '../ui/form';
 import { Icon, mediumIcon } from '../ui/icons';
-import { Dialog, Empty, Field, Note, Page, Signal, Tag } from '../ui/parts';
+import { Empty, FactList, Note, Page, Signal, Tag } from '../ui/parts';
 import { navigate, query } from '../ui/router';
 import { Consumption } from './consumption';
 import { History } from './history';
@@ -32,14 +33,14 @@ export function MeterPage({ id }: { id: string }) {
   const back = list ? `/lists/${encodeURIComponent(list)}` : '/map';
   if (!meter) {
     return (
-      <Page title="Meter" back={back}>
+      <Page back={back}>
         <Empty icon="other" title="This meter is not on this device" />
       </Page>
     );
   }
   return (
     <Page title={meterTitle(meter)} back={back}>
-      <Facts meter={meter} />
+      <About meter={meter} />
       {state.mayWrite.value && (
         <Read key={meter.id} meter={meter} list={listFor(meter.id, state.lists.value, list)} />
       )}
@@ -57,11 +58,11 @@ function inLists(id: string): Meter | undefined {
   return undefined;
 }
 
-function Facts({ meter }: { meter: Meter }) {
+function About({ meter }: { meter: Meter }) {
   const heard = state.heard.value.get(meter.id);
   const pending = state.pendingReadings.value.get(meter.id);
   return (
-    <section class="card facts" aria-label="About this meter">
+    <section class="card about" aria-label="About this meter">
       <div class="row">
         <span class={`medium ${meter.medium}`}>
           <Icon name={mediumIcon(meter.medium)} />
@@ -77,63 +78,51 @@ function Facts({ meter }: { meter: Meter }) {
         {meter.state === 'missed' && <Tag tone="warn">missed</Tag>}
         {meter.radio && <Tag>radio</Tag>}
       </div>
-      <dl>
-        {meter.last && (
-          <div>
-            <dt>Last reading</dt>
-            <dd>
-              {quantity(meter.last.value, meter.last.unit)}{' '}
-              <small class="muted">
-                {dateTime(meter.last.at)}
-                {meter.last.protection && ' · '}
-              </small>
-              {meter.last.protection && <Radio protection={meter.last.protection} />}
-            </dd>
-          </div>
-        )}
-        {pending && (
-          <div>
-            <dt>Waiting to be sent</dt>
-            <dd data-testid="pending-value">
-              {quantity(pending.value, pending.unit)} <Tag tone="info">to send</Tag>
-            </dd>
-          </div>
-        )}
-        {meter.radio && (
-          <div>
-            <dt>Last received</dt>
-            <dd>
-              {heard ? (
-                <>
-                  <Signal dbm={heard.rssi_dbm} /> {ago(heard.at, state.clock.value)}
-                </>
-              ) : (
-                'not since the app was opened'
-              )}
-            </dd>
-          </div>
-        )}
-        {meter.note && (
-          <div>
-            <dt>Note</dt>
-            <dd>{meter.note}</dd>
-          </div>
-        )}
-      </dl>
+      <FactList
+        facts={[
+          [
+            'Last reading',
+            meter.last && (
+              <>
+                {quantity(meter.last.value, meter.last.unit)}{' '}
+                <small class="muted">
+                  {dateTime(meter.last.at)}
+                  {meter.last.protection && ' · '}
+                </small>
+                {meter.last.protection && <Radio protection={meter.last.protection} />}
+              </>
+            ),
+          ],
+          [
+            'Waiting to be sent',
+            pending ? (
+              <span data-testid="pending-value">
+                {quantity(pending.value, pending.unit)} <Tag tone="info">to send</Tag>
+              </span>
+            ) : null,
+          ],
+          [
+            'Last received',
+            meter.radio ? (
+              <>
+                {heard && <Signal dbm={heard.rssi_dbm} />}{' '}
+                {heard ? ago(heard.at, state.clock.value) : 'not since the app was opened'}
+              </>
+            ) : null,
+          ],
+          ['Note', meter.note],
+        ]}
+      />
     </section>
   );
 }
 
 function Read({ meter, list }: { meter: Meter; list: string | null }) {
-  const [text, setText] = useState('');
-  const [note, setNote] = useState('');
   const [photo, setPhoto] = useState<Blob | null>(null);
-  const [asking, setAsking] = useState<string | null>(null);
-  const [tried, setTried] = useState(false);
-  const verdict = check(text, meter);
+  const [asked, setAsked] = useState<{ value: number; reason: string; note: string } | null>(null);
   const { expected } = meter;
 
-  const store = async (value: number, confirmed: boolean) => {
+  const store = async (value: number, note: string, confirmed: boolean) => {
     const owner = { user: state.user.value?.name ?? '', twin: state.twin.value?.id ?? '' };
     const place = state.position.value?.place ?? null;
     const taken = { meter, value, confirmed, note, place, workList: list, photo, device: state.device.value };
@@ -145,87 +134,82 @@ function Read({ meter, list }: { meter: Meter; list: string | null }) {
     );
     goOn(meter.id, list);
   };
-  const send = (event: SubmitEvent) => {
-    event.preventDefault();
-    setTried(true);
-    if (verdict.kind === 'fine') void store(verdict.value, false);
-    else if (verdict.kind === 'doubtful') setAsking(verdict.reason);
+  const wrong = (text: string) => {
+    const verdict = check(text, meter);
+    return verdict.kind === 'wrong' ? verdict.reason : null;
   };
 
   return (
-    <form class="card read" onSubmit={send} aria-label="Read this meter" data-testid="read">
-      <Field
-        label="Meter shows"
-        id="value"
-        hint={
-          expected ? `Expected ${decimal(expected.low)} to ${quantity(expected.high, meter.unit)}` : undefined
-        }
+    <>
+      <Form
+        class="card read"
+        label="Read this meter"
+        testid="read"
+        fields={[
+          {
+            name: 'value',
+            label: 'Meter shows',
+            kind: 'decimal',
+            check: wrong,
+            isEager: true,
+            hint: expected && `Expected ${decimal(expected.low)} to ${quantity(expected.high, meter.unit)}`,
+            suffix: unitName(meter.unit),
+            input: { placeholder: '0'.repeat(Math.min(meter.register_digits ?? 5, 8)) },
+          },
+          { name: 'note', label: 'Note', kind: 'textarea', isPlaced: true },
+        ]}
+        submit={photo ? 'Save reading and photo' : 'Save reading'}
+        icon="check"
+        actions="thumb"
+        keeps
+        send={({ value, note }) => {
+          const verdict = check(value, meter);
+          if (verdict.kind === 'fine') return store(verdict.value, note, false);
+          if (verdict.kind === 'doubtful') setAsked({ ...verdict, note });
+          return undefined;
+        }}
       >
-        <div class="value-input">
-          <input
-            id="value"
-            name="value"
-            inputMode="decimal"
-            autocomplete="off"
-            placeholder={'0'.repeat(Math.min(meter.register_digits ?? 5, 8))}
-            aria-describedby="value-hint value-verdict"
-            aria-invalid={(tried || text !== '') && verdict.kind === 'wrong'}
-            value={text}
-            onInput={(event) => setText(event.currentTarget.value)}
-          />
-          <span class="unit">{unitName(meter.unit)}</span>
-        </div>
-      </Field>
-      <div id="value-verdict" aria-live="polite">
-        {(text !== '' || tried) && verdict.kind !== 'fine' && (
-          <Note tone={verdict.kind === 'wrong' ? 'bad' : 'warn'}>{verdict.reason}</Note>
+        {({ values, field }) => (
+          <>
+            <Doubt text={values.value} meter={meter} />
+            <PhotoInput photo={photo} onPhoto={setPhoto} />
+            <details class="more-fields">
+              <summary>Note, or no access</summary>
+              {field('note')}
+              {list && (
+                <button type="button" onClick={() => void markUnreachable(meter, list, values.note)}>
+                  No access to this meter
+                </button>
+              )}
+            </details>
+          </>
         )}
-      </div>
-      <PhotoInput photo={photo} onPhoto={setPhoto} />
-      <details class="more-fields">
-        <summary>Note, or no access</summary>
-        <Field label="Note" id="note">
-          <textarea
-            id="note"
-            rows={2}
-            maxLength={500}
-            value={note}
-            onInput={(event) => setNote(event.currentTarget.value)}
-          />
-        </Field>
-        {list && (
-          <button type="button" onClick={() => void markUnreachable(meter, list, note)}>
-            No access to this meter
-          </button>
-        )}
-      </details>
-      <div class="thumb">
-        <button class="primary" type="submit">
-          <Icon name="check" /> {photo ? 'Save reading and photo' : 'Save reading'}
-        </button>
-      </div>
-      {asking && verdict.kind === 'doubtful' && (
-        <Dialog title="Is this right?" onClose={() => setAsking(null)}>
-          <p class="big-value">{quantity(verdict.value, meter.unit)}</p>
-          <p>{asking}</p>
-          <div class="dialog-actions">
-            <button type="button" onClick={() => setAsking(null)} autofocus>
-              Correct it
-            </button>
-            <button
-              type="button"
-              class="primary"
-              onClick={() => {
-                setAsking(null);
-                void store(verdict.value, true);
-              }}
-            >
-              It is right, save
-            </button>
-          </div>
-        </Dialog>
+      </Form>
+      {asked && (
+        <DialogForm
+          title="Is this right?"
+          intro={
+            <>
+              <p class="big-value">{quantity(asked.value, meter.unit)}</p>
+              <p>{asked.reason}</p>
+            </>
+          }
+          fields={[]}
+          cancel="Correct it"
+          onClose={() => setAsked(null)}
+          submit="It is right, save"
+          send={() => store(asked.value, asked.note, true)}
+        />
       )}
-    </form>
+    </>
+  );
+}
+
+/** What is unlikely about a value, while it is typed; saving asks. */
+function Doubt({ text, meter }: { text: string; meter: Meter }) {
+  const verdict = check(text, meter);
+  return (
+    <div aria-live="polite">{verdict.kind === 'doubtful' && <Note tone="warn">{verdict.reason}</Note>}</div>
   );
 }
 

@@ -1,13 +1,14 @@
 // The readers' devices and vans: where they are, how they are, and commands to them.
 
-import { useState } from 'preact/hooks';
-import { ApiError } from '../data/api';
+import { attempt } from '../data/attempt';
 import { ask, useAsked, usePages } from '../data/office';
 import { ago } from '../lib/format';
 import * as state from '../state';
 import type { Command, Instance, Page as Items } from '../types';
+import { Form } from '../ui/form';
 import { Icon } from '../ui/icons';
-import { Empty, Field, Note, Page, Tag, type Tone } from '../ui/parts';
+import { List } from '../ui/list';
+import { Page, RefreshButton, Tag, type Tone } from '../ui/parts';
 
 const MOST = 200;
 const SHOWN = 4;
@@ -15,24 +16,22 @@ const SHOWN = 4;
 export function Devices() {
   const { data, problem, again } = usePages<Instance>('/instance', MOST);
   return (
-    <Page
-      title="Devices"
-      wide
-      actions={
-        <button type="button" class="icon-button" aria-label="Refresh" onClick={again}>
-          <Icon name="refresh" />
-        </button>
-      }
-    >
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data?.length === 0 && <Empty icon="devices" title="No device has logged in yet" />}
-      <ul class="device-grid" data-testid="devices">
-        {data?.map((instance) => (
-          <li key={instance.device} class="card">
-            <Device instance={instance} />
-          </li>
-        ))}
-      </ul>
+    <Page wide actions={<RefreshButton onClick={again} />}>
+      <List
+        class="device-grid"
+        testid="devices"
+        rows={data}
+        problem={problem}
+        again={again}
+        empty={{
+          icon: 'devices',
+          title: 'No device has logged in yet',
+          hint: 'Readers’ phones appear here when they open the app and log in.',
+        }}
+        rowKey={({ device }) => device}
+        rowClass="card"
+        row={(instance) => <Device instance={instance} />}
+      />
     </Page>
   );
 }
@@ -48,19 +47,13 @@ const NAMES: Record<string, string> = { refresh: 'Fetch work', send: 'Send now',
 function Device({ instance }: { instance: Instance }) {
   const path = `/instance/${encodeURIComponent(instance.device)}`;
   const commands = useAsked<Items<Command>>(`${path}/command`);
-  const [text, setText] = useState('');
   const latest = instance.telemetry;
   const order = async (command: string, args: object) => {
-    try {
-      await ask(`${path}/command/${command}`, { method: 'POST', json: { args } });
-      setText('');
-      commands.again();
-      state.say('The command waits for the device.', 'good');
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      state.say(error.message, 'bad');
-    }
+    await ask(`${path}/command/${command}`, { method: 'POST', json: { args } });
+    commands.again();
   };
+  const waits = 'The command waits for the device.';
+  const at = (command: string) => () => void attempt(() => order(command, {}), waits);
   const seen = state.vans.value.get(instance.device)?.at ?? latest?.at ?? instance.seen_at;
   return (
     <>
@@ -82,48 +75,39 @@ function Device({ instance }: { instance: Instance }) {
       {state.mayManage.value && (
         <>
           <div class="row">
-            <button type="button" class="small" onClick={() => void order('refresh', {})}>
+            <button type="button" class="small" onClick={at('refresh')}>
               Fetch work
             </button>
-            <button type="button" class="small" onClick={() => void order('send', {})}>
+            <button type="button" class="small" onClick={at('send')}>
               Send now
             </button>
           </div>
-          <form
+          <Form
             class="row"
-            onSubmit={(event) => {
-              event.preventDefault();
-              void order('message', { text });
-            }}
-          >
-            <div class="grow">
-              <Field label="Message to the reader" id={`message-${instance.device}`}>
-                <input
-                  id={`message-${instance.device}`}
-                  required
-                  maxLength={300}
-                  value={text}
-                  onInput={(event) => setText(event.currentTarget.value)}
-                />
-              </Field>
-            </div>
-            <button type="submit" class="small">
-              Send
-            </button>
-          </form>
+            id={`message-${instance.device}`}
+            fields={[
+              { name: 'text', label: 'Message to the reader', required: true, input: { maxLength: 300 } },
+            ]}
+            submit="Send"
+            tone=""
+            done={waits}
+            send={({ text }) => order('message', { text })}
+          />
         </>
       )}
-      <ul class="commands">
-        {commands.data?.items
-          .slice(-SHOWN)
-          .reverse()
-          .map((command) => (
-            <li key={command.id} class="row">
-              <span class="grow">{NAMES[command.command] ?? command.command}</span>
-              <Tag tone={TONES[command.state]}>{command.state}</Tag>
-            </li>
-          ))}
-      </ul>
+      <List
+        class="commands"
+        rows={commands.data?.items.slice(-SHOWN).reverse()}
+        problem={commands.problem}
+        rowKey={({ id }) => id}
+        rowClass="row"
+        row={({ command, state: done }) => (
+          <>
+            <span class="grow">{NAMES[command] ?? command}</span>
+            <Tag tone={TONES[done]}>{done}</Tag>
+          </>
+        )}
+      />
     </>
   );
 }

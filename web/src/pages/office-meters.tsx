@@ -3,7 +3,8 @@
 import { usePages, type Loaded } from '../data/office';
 import { date, dateTime, meterNumber, meterTitle, mediumName, quantity } from '../lib/format';
 import type { LeakReport, Meter, MissedReport } from '../types';
-import { Empty, Note, Page, Table, type Column } from '../ui/parts';
+import { List, type Column } from '../ui/list';
+import { Page } from '../ui/parts';
 import { Link } from '../ui/router';
 
 const MOST = 500;
@@ -11,7 +12,6 @@ const MOST = 500;
 export function Missed() {
   return (
     <Concern
-      title="Missed meters"
       testid="missed"
       fine="Nothing was missed"
       about="Their work list is due or closed, and they have no reading."
@@ -30,7 +30,6 @@ export function Missed() {
 export function Leaks() {
   return (
     <Concern
-      title="Possible leaks"
       testid="leak_suspected"
       fine="No meter runs without a pause"
       about="These meters run without a pause, even at night: a tap, cistern or pipe may be leaking."
@@ -45,7 +44,6 @@ export function Leaks() {
 }
 
 interface ConcernProps<T> {
-  title: string;
   testid: string;
   fine: string;
   about: string;
@@ -55,41 +53,38 @@ interface ConcernProps<T> {
 }
 
 function Concern<T extends { meter: Meter }>(props: ConcernProps<T>) {
-  const { title, fine, about } = props;
-  const { data, problem } = props.loaded;
+  const { testid, fine, about, rowKey, columns } = props;
+  const { data, problem, again } = props.loaded;
   return (
-    <Page title={title} wide>
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data?.length === 0 && <Empty icon="check" title={fine} />}
-      {data && data.length > 0 && (
-        <>
-          <p>{about}</p>
-          <Table
-            caption={title}
-            testid={props.testid}
-            rows={data}
-            rowKey={props.rowKey}
-            columns={[
-              {
-                name: 'Meter',
-                cell: ({ meter }) => (
-                  <Link to={`/meters/${encodeURIComponent(meter.id)}`}>{meterTitle(meter)}</Link>
-                ),
-              },
-              { name: 'Number', cell: ({ meter }) => meterNumber(meter) },
-              { name: 'Medium', cell: ({ meter }) => mediumName(meter.medium) },
-              {
-                name: 'Last reading',
-                number: true,
-                cell: ({ meter: { last } }) => (last ? quantity(last.value, last.unit) : 'never'),
-              },
-              { name: 'On', cell: ({ meter: { last } }) => (last ? dateTime(last.at) : '') },
-              ...props.columns,
-            ]}
-          />
-        </>
-      )}
-      {data && data.length >= MOST && <p class="muted">Only the first {MOST} are shown.</p>}
+    <Page wide>
+      {data && data.length > 0 && <p>{about}</p>}
+      <List
+        caption={about}
+        testid={testid}
+        rows={data}
+        problem={problem}
+        again={again}
+        empty={{ icon: 'check', title: fine }}
+        rowKey={rowKey}
+        columns={[
+          {
+            name: 'Meter',
+            cell: ({ meter }) => (
+              <Link to={`/meters/${encodeURIComponent(meter.id)}`}>{meterTitle(meter)}</Link>
+            ),
+          },
+          { name: 'Number', cell: ({ meter }) => meterNumber(meter) },
+          { name: 'Medium', cell: ({ meter }) => mediumName(meter.medium) },
+          {
+            name: 'Last reading',
+            number: true,
+            cell: ({ meter: { last } }) => (last ? quantity(last.value, last.unit) : 'never'),
+          },
+          { name: 'On', cell: ({ meter: { last } }) => (last ? dateTime(last.at) : '') },
+          ...columns,
+        ]}
+        rest={(data?.length ?? 0) >= MOST && `Only the first ${MOST} are shown.`}
+      />
     </Page>
   );
 }

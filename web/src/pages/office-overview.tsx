@@ -4,12 +4,12 @@ import { useMemo } from 'preact/hooks';
 import { amount, ago, percent, plural } from '../lib/format';
 import { pointsOfAll } from '../lib/points';
 import * as state from '../state';
-import { Icon, type IconName } from '../ui/icons';
+import { List } from '../ui/list';
 import { MapView } from '../ui/map';
-import { Empty, Page, Progress } from '../ui/parts';
+import { Page, Progress, Tiles } from '../ui/parts';
 import { Link, navigate } from '../ui/router';
 import { movers } from './map';
-import { RefreshButton } from './lists';
+import { RefreshWork } from './lists';
 
 export function Overview() {
   const meters = useMemo(() => [...state.meters.value.values()], [state.meters.value]);
@@ -18,6 +18,7 @@ export function Overview() {
     open.reduce((sum, list) => sum + list.done, 0),
     open.reduce((sum, list) => sum + list.total, 0),
   ];
+  const work = `of open work, ${amount(done)} of ${amount(total)}`;
   const missed = meters.filter((meter) => meter.state === 'missed').length;
   const leaks = meters.filter((meter) => meter.state === 'leak_suspected').length;
   const points = useMemo(
@@ -26,37 +27,26 @@ export function Overview() {
   );
   const moving = useMemo(movers, [state.vans.value, state.position.value]);
   return (
-    <Page title="Overview" wide actions={<RefreshButton />}>
-      <div class="tiles" data-testid="overview">
-        <Tile to="/map" icon="map" value={meters.length} name="meters" />
-        <Tile
-          to="/office/lists"
-          icon="check"
-          value={`${percent(done, total)} %`}
-          name={`of open work, ${amount(done)} of ${amount(total)}`}
-        />
-        <Tile
-          to="/office/missed"
-          icon="missed"
-          value={missed}
-          name="missed"
-          tone={missed > 0 ? 'warn' : ''}
-        />
-        <Tile
-          to="/office/leaks"
-          icon="leak"
-          value={leaks}
-          name="possible leaks"
-          tone={leaks > 0 ? 'bad' : ''}
-        />
-      </div>
+    <Page wide actions={<RefreshWork />}>
+      <Tiles
+        testid="overview"
+        tiles={[
+          { to: '/map', icon: 'map', value: meters.length, name: 'meters' },
+          { to: '/office/lists', icon: 'check', value: `${percent(done, total)} %`, name: work },
+          { to: '/office/missed', icon: 'missed', value: missed, name: 'missed', alarm: 'warn' },
+          { to: '/office/leaks', icon: 'leak', value: leaks, name: 'possible leaks', alarm: 'bad' },
+        ]}
+      />
       <div class="split">
         <section class="card" aria-labelledby="work-head">
           <h2 id="work-head">Open work</h2>
-          {open.length === 0 && <Empty icon="lists" title="No open work lists" />}
-          <ul class="plain-list">
-            {open.map((list) => (
-              <li key={list.id}>
+          <List
+            class="plain-list"
+            rows={open}
+            empty={{ icon: 'lists', title: 'No open work lists', hint: 'Assign work makes a new one.' }}
+            rowKey={({ id }) => id}
+            row={(list) => (
+              <>
                 <Link to={`/lists/${encodeURIComponent(list.id)}`}>{list.name}</Link>
                 <Progress
                   done={list.done}
@@ -66,9 +56,9 @@ export function Overview() {
                 <small class="muted">
                   {list.assignee ?? 'not assigned'} · {amount(list.done)} of {plural(list.total, 'meter')}
                 </small>
-              </li>
-            ))}
-          </ul>
+              </>
+            )}
+          />
           {state.loadedAt.value && (
             <p class="muted small-text">As of {ago(state.loadedAt.value, state.clock.value)}</p>
           )}
@@ -85,18 +75,5 @@ export function Overview() {
         </div>
       </div>
     </Page>
-  );
-}
-
-function Tile(props: { to: string; icon: IconName; value: number | string; name: string; tone?: string }) {
-  const { to, icon, value, name, tone } = props;
-  return (
-    <Link to={to} class={`tile ${tone ?? ''}`}>
-      <Icon name={icon} size={26} />
-      <span>
-        <strong>{typeof value === 'number' ? amount(value) : value}</strong>
-        <small>{name}</small>
-      </span>
-    </Link>
   );
 }

@@ -1,126 +1,70 @@
 // Every reading as the server has it, decoded, newest first; conflicts are decided and readings corrected here; export.
 
-import { useEffect, useState } from 'preact/hooks';
-import { download, usePages } from '../data/office';
-import { amount, meterNumber, meterTitle } from '../lib/format';
+import { useState } from 'preact/hooks';
+import { download } from '../data/office';
+import { useReadings } from '../data/readings';
+import { amount, meterNumber } from '../lib/format';
+import type { ReadingFilter } from '../lib/readings';
 import * as state from '../state';
-import type { Reading } from '../types';
-import { Icon } from '../ui/icons';
-import { Empty, Note, Page, Table } from '../ui/parts';
+import { Filters } from '../ui/form';
+import { Exports, Page } from '../ui/parts';
 import { Link } from '../ui/router';
-import { Correct, keep, Photo, readingColumns } from './reading-parts';
+import { nameOf, ReadingList } from './reading-parts';
 
 const MOST = 1000;
+const METHODS = { '': 'Every method', radio: 'Radio', manual: 'By hand', photo: 'Photo' };
 
 export function Readings() {
-  const [method, setMethod] = useState('');
-  const [list, setList] = useState('');
-  const [onlyConflicts, setOnlyConflicts] = useState(false);
-  const [photo, setPhoto] = useState<string | null>(null);
-  const [corrected, setCorrected] = useState<Reading | null>(null);
-  const wanted = new URLSearchParams();
-  if (method) wanted.set('method', method);
-  if (list) wanted.set('work_list', list);
-  if (onlyConflicts) wanted.set('conflict', 'true');
-  const filter = wanted.toString();
-  const path = `/reading?order=desc${filter ? `&${filter}` : ''}`;
-  const { data, problem, again } = usePages<Reading>(path, MOST);
-  // Live: a change at the server fetches again what is stored, and with it this.
-  useEffect(again, [state.loadedAt.value]);
-  const rows = data ?? [];
-  const columns = readingColumns({
-    onPhoto: setPhoto,
-    onCorrect: setCorrected,
-    onKeep: (reading) => void keep(reading).then(again),
-  });
-
+  const [wanted, setWanted] = useState({ method: '', work_list: '', conflict: '' });
+  const filter: ReadingFilter = {
+    ...(wanted.method && { method: wanted.method }),
+    ...(wanted.work_list && { work_list: wanted.work_list }),
+    ...(wanted.conflict && { conflict: 'true' }),
+  };
+  const { data, problem, again } = useReadings(filter, MOST);
+  const query = new URLSearchParams(filter).toString();
+  const save = (kind: string) =>
+    download(`/export/readings.${kind}${query && `?${query}`}`, `readings.${kind}`);
+  const isFiltered = Object.keys(filter).length > 0;
+  const lists = state.lists.value.map(({ id, name }) => [id, name] as const);
   return (
-    <Page title="Readings" wide actions={<Export filter={filter} />}>
-      <div class="filters">
-        <select aria-label="Method" value={method} onChange={(event) => setMethod(event.currentTarget.value)}>
-          <option value="">Every method</option>
-          <option value="radio">Radio</option>
-          <option value="manual">By hand</option>
-          <option value="photo">Photo</option>
-        </select>
-        <select aria-label="Work list" value={list} onChange={(event) => setList(event.currentTarget.value)}>
-          <option value="">Every work list</option>
-          {state.lists.value.map((one) => (
-            <option key={one.id} value={one.id}>
-              {one.name}
-            </option>
-          ))}
-        </select>
-        <label class="check">
-          <input
-            type="checkbox"
-            checked={onlyConflicts}
-            onChange={(event) => setOnlyConflicts(event.currentTarget.checked)}
-          />
-          Only conflicts
-        </label>
-      </div>
-      {problem && <Note tone="warn">{problem}</Note>}
-      {data && rows.length === 0 && (
-        <Empty icon="chart" title={filter ? 'No matching readings' : 'No readings'} />
-      )}
-      {rows.length > 0 && (
-        <Table
-          caption="Readings, newest first"
-          testid="readings"
-          rows={rows}
-          rowKey={(reading) => reading.id}
-          columns={[{ name: 'Meter', cell: (reading) => <MeterLink id={reading.meter} /> }, ...columns]}
-        />
-      )}
-      {data && data.length >= MOST && (
-        <p class="muted">The newest {amount(MOST)} are shown; the export contains all.</p>
-      )}
-      {photo && <Photo id={photo} onClose={() => setPhoto(null)} />}
-      {corrected && (
-        <Correct
-          reading={corrected}
-          meter={nameOf(corrected.meter)}
-          onClose={() => setCorrected(null)}
-          onDone={() => {
-            setCorrected(null);
-            again();
-          }}
-        />
-      )}
+    <Page wide actions={<Exports onExport={save} />}>
+      <Filters
+        fields={[
+          { name: 'method', label: 'Method', options: METHODS },
+          { name: 'work_list', label: 'Work list', options: [['', 'Every work list'], ...lists] },
+          { name: 'conflict', label: 'Only conflicts', kind: 'checkbox' },
+        ]}
+        values={wanted}
+        onChange={setWanted}
+      />
+      <ReadingList
+        caption="Readings, newest first"
+        testid="readings"
+        rows={data}
+        problem={problem}
+        again={again}
+        empty={
+          isFiltered
+            ? { icon: 'chart', title: 'No matching readings', hint: 'Choose another method or work list.' }
+            : {
+                icon: 'chart',
+                title: 'No readings',
+                hint: 'They appear here when readers or receivers send them.',
+              }
+        }
+        columns={[{ name: 'Meter', cell: (reading) => <MeterLink id={reading.meter} /> }]}
+        rest={(data?.length ?? 0) >= MOST && `The newest ${amount(MOST)} are shown; the export contains all.`}
+      />
     </Page>
   );
-}
-
-function nameOf(id: string): string {
-  const meter = state.meters.value.get(id);
-  return meter ? meterTitle(meter) : id;
 }
 
 function MeterLink({ id }: { id: string }) {
   const meter = state.meters.value.get(id);
   return (
     <Link to={`/meters/${encodeURIComponent(id)}`}>
-      {meter ? meterTitle(meter) : id}
-      {meter?.street && <small class="muted"> {meterNumber(meter)}</small>}
+      {nameOf(id)} {meter?.street && <small class="muted">{meterNumber(meter)}</small>}
     </Link>
-  );
-}
-
-function Export({ filter }: { filter: string }) {
-  const query = filter ? `?${filter}` : '';
-  return (
-    <>
-      {(['csv', 'xlsx'] as const).map((kind) => (
-        <button
-          key={kind}
-          type="button"
-          class="small"
-          onClick={() => void download(`/export/readings.${kind}${query}`, `readings.${kind}`)}
-        >
-          <Icon name="export" size={18} /> {kind === 'csv' ? 'CSV' : 'Excel'}
-        </button>
-      ))}
-    </>
   );
 }

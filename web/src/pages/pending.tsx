@@ -4,14 +4,17 @@ import { useState } from 'preact/hooks';
 import { ApiError, call } from '../data/api';
 import { discard, retry, type Conflict, type Item } from '../data/outbox';
 import { database, flush, showOutbox } from '../data/sync';
-import { amount, ago, dateTime, meterTitle, plural, quantity } from '../lib/format';
+import { amount, ago, dateTime, plural, quantity } from '../lib/format';
 import * as state from '../state';
 import type { Reading } from '../types';
+import { Careful } from '../ui/form';
 import { Icon, type IconName } from '../ui/icons';
-import { Dialog, Empty, Note, Page, Tag } from '../ui/parts';
+import { List } from '../ui/list';
+import { Empty, Note, Page, Tag } from '../ui/parts';
 import { sendNow } from '../ui/shell';
+import { nameOf } from './reading-parts';
 
-const MOST_SHOWN = 200;
+const PAGE = 200;
 
 export function Pending() {
   const items = state.mine.value;
@@ -21,9 +24,18 @@ export function Pending() {
     (one) => one.state === 'waiting' && one.kind !== 'telemetry' && one.kind !== 'frame',
   );
   const { frames, telemetry } = state.counts.value;
+  const rows = [
+    ...people.reverse().map((one) => {
+      const { icon, title, text } = describe(one);
+      const about = `${text} · ${ago(one.created, state.clock.value)}`;
+      return { key: one.id, icon, title, text: about, isToSend: true };
+    }),
+    ...(frames > 0 ? [countRow('radio', plural(frames, 'radio frame'))] : []),
+    ...(telemetry > 0 ? [countRow('here', `${plural(telemetry, 'position')} of your route`)] : []),
+  ];
   const isEmpty = items.length === 0 && state.conflicts.value.length === 0;
   return (
-    <Page title="Pending">
+    <Page>
       <SendCard />
       {others > 0 && (
         <Note tone="warn">
@@ -41,16 +53,24 @@ export function Pending() {
           Readings, photos and frames wait here while there is no connection.
         </Empty>
       )}
-      <ul class="rows" data-testid="pending-items">
-        {people
-          .slice(-MOST_SHOWN)
-          .reverse()
-          .map((one) => (
-            <PendingRow key={one.id} one={one} />
-          ))}
-        {frames > 0 && <CountRow icon="radio" text={plural(frames, 'radio frame')} />}
-        {telemetry > 0 && <CountRow icon="here" text={`${plural(telemetry, 'position')} of your route`} />}
-      </ul>
+      <List
+        class="rows"
+        testid="pending-items"
+        rows={rows}
+        page={PAGE}
+        rowKey={({ key }) => key}
+        rowClass="row-link"
+        row={({ icon, title, text, isToSend }) => (
+          <>
+            <Icon name={icon} />
+            <span class="grow">
+              {isToSend ? <strong>{title}</strong> : title}
+              {text && <small class="muted">{text}</small>}
+            </span>
+            {isToSend && <Tag tone="info">to send</Tag>}
+          </>
+        )}
+      />
     </Page>
   );
 }
@@ -86,30 +106,20 @@ function SendCard() {
   );
 }
 
-function CountRow({ icon, text }: { icon: IconName; text: string }) {
-  return (
-    <li class="row-link">
-      <Icon name={icon} />
-      <span class="grow">{text}</span>
-    </li>
-  );
-}
-
-function meterName(id: string): string {
-  const meter = state.meters.value.get(id);
-  return meter ? meterTitle(meter) : id;
+function countRow(icon: IconName, title: string) {
+  return { key: icon, icon, title, text: '', isToSend: false };
 }
 
 function describe(one: Item): { icon: IconName; title: string; text: string } {
   switch (one.kind) {
     case 'reading': {
       const { meter, value, unit, photo } = one.reading;
-      return { icon: photo ? 'camera' : 'check', title: meterName(meter), text: quantity(value, unit) };
+      return { icon: photo ? 'camera' : 'check', title: nameOf(meter), text: quantity(value, unit) };
     }
     case 'photo':
       return { icon: 'camera', title: 'Photo', text: `${Math.ceil(one.bytes / 1024)} kB` };
     case 'task':
-      return { icon: 'warn', title: meterName(one.meter), text: 'no access' };
+      return { icon: 'warn', title: nameOf(one.meter), text: 'no access' };
     case 'frame':
       return { icon: 'radio', title: 'Radio frame', text: one.meter ?? '' };
     case 'telemetry':
@@ -117,24 +127,7 @@ function describe(one: Item): { icon: IconName; title: string; text: string } {
   }
 }
 
-function PendingRow({ one }: { one: Item }) {
-  const { icon, title, text } = describe(one);
-  return (
-    <li class="row-link">
-      <Icon name={icon} />
-      <span class="grow">
-        <strong>{title}</strong>
-        <small class="muted">
-          {text} · {ago(one.created, state.clock.value)}
-        </small>
-      </span>
-      <Tag tone="info">to send</Tag>
-    </li>
-  );
-}
-
 function RefusedCard({ one }: { one: Item }) {
-  const [asking, setAsking] = useState(false);
   const { title, text } = describe(one);
   const again = async () => {
     await retry(await database(), [one.id]);
@@ -156,28 +149,22 @@ function RefusedCard({ one }: { one: Item }) {
       </p>
       <Note tone="bad">{one.problem}</Note>
       <div class="row end">
-        <button type="button" class="quiet" onClick={() => setAsking(true)}>
-          Discard
-        </button>
+        <Careful
+          label="Discard"
+          class="quiet"
+          question="Discard this?"
+          yes="Discard"
+          cancel="Keep it"
+          onYes={throwAway}
+        >
+          <p>
+            {title}, {text}. This cannot be undone.
+          </p>
+        </Careful>
         <button type="button" onClick={() => void again()}>
           Try again
         </button>
       </div>
-      {asking && (
-        <Dialog title="Discard this?" onClose={() => setAsking(false)}>
-          <p>
-            {title}, {text}. This cannot be undone.
-          </p>
-          <div class="dialog-actions">
-            <button type="button" autofocus onClick={() => setAsking(false)}>
-              Keep it
-            </button>
-            <button type="button" class="danger" onClick={() => void throwAway()}>
-              Discard
-            </button>
-          </div>
-        </Dialog>
-      )}
     </section>
   );
 }
@@ -228,11 +215,11 @@ function ConflictCard({ conflict }: { conflict: Conflict }) {
   return (
     <section
       class="card problem"
-      aria-label={`Conflict: ${meterName(conflict.reading.meter)}`}
+      aria-label={`Conflict: ${nameOf(conflict.reading.meter)}`}
       data-testid="conflict"
     >
       <div class="row">
-        <strong class="grow">{meterName(conflict.reading.meter)}</strong>
+        <strong class="grow">{nameOf(conflict.reading.meter)}</strong>
         <Tag tone="bad">conflict</Tag>
       </div>
       <p>
@@ -273,15 +260,8 @@ function ConflictCard({ conflict }: { conflict: Conflict }) {
   );
 }
 
-function Version({
-  title,
-  reading,
-  onKeep,
-}: {
-  title: string;
-  reading: Reading;
-  onKeep: (() => void) | undefined;
-}) {
+function Version(props: { title: string; reading: Reading; onKeep: (() => void) | undefined }) {
+  const { title, reading, onKeep } = props;
   return (
     <li>
       <small class="muted">{title}</small>

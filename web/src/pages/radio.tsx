@@ -4,16 +4,19 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { followPosition } from '../data/route';
 import { countedSince, forgetHeard } from '../live/heard';
-import { amount, ago, dateTime, distance, mediumName, meterTitle, percent, plural } from '../lib/format';
+import { amount, ago, dateTime, mediumName, meterTitle, percent, plural } from '../lib/format';
 import { metresBetween } from '../lib/geo';
 import { pointsOfHeard } from '../lib/points';
 import { canReceive, receiver, startReceiver, stopReceiver } from '../radio/receiver';
 import * as state from '../state';
 import type { Heard, Meter, Place } from '../types';
+import { Form } from '../ui/form';
 import { Icon, mediumIcon } from '../ui/icons';
+import { List } from '../ui/list';
 import { MapView } from '../ui/map';
-import { Choice, Empty, Field, Note, Page, Signal } from '../ui/parts';
-import { Link, navigate, query } from '../ui/router';
+import { Choice, Note, Page, Signal } from '../ui/parts';
+import { navigate, query } from '../ui/router';
+import { far, MeterLink } from './lists';
 import { movers } from './map';
 
 const LAST_SHOWN = 6;
@@ -53,12 +56,9 @@ function useScreenOn(): void {
   }, []);
 }
 
-function useRadio(title: string) {
+function useRadio() {
   useScreenOn();
-  useEffect(() => {
-    document.title = `${title} · Fulmar`;
-    followPosition();
-  }, [title]);
+  useEffect(followPosition, []);
   const listId = query.value.get('list');
   const meters = useMemo(() => wanted(listId), [listId, state.lists.value, state.meters.value]);
   return { listId, meters };
@@ -68,21 +68,11 @@ function ModeChoice({ now }: { now: 'drive' | 'walk' }) {
   const list = query.value.get('list');
   const go = (mode: 'drive' | 'walk') =>
     navigate(`/${mode}${list ? `?list=${encodeURIComponent(list)}` : ''}`, 'replace');
-  return (
-    <Choice
-      label="Mode"
-      value={now}
-      onChange={go}
-      options={[
-        ['drive', 'Drive-by'],
-        ['walk', 'Walk-by'],
-      ]}
-    />
-  );
+  return <Choice label="Mode" value={now} onChange={go} options={{ drive: 'Drive-by', walk: 'Walk-by' }} />;
 }
 
 export function Drive() {
-  const { listId, meters } = useRadio('Drive-by');
+  const { listId, meters } = useRadio();
   const [isFollowing, setFollowing] = useState(true);
   const heard = state.heard.value;
   // What the server decoded is read, whoever heard it and whenever.
@@ -124,11 +114,14 @@ export function Drive() {
         </div>
         <ListChoice value={listId} />
         <LiveState />
-        <ul class="last-heard" aria-label="Last received" data-testid="last-heard">
-          {last.map((one) => (
-            <LastHeard key={one.meter} heard={one} />
-          ))}
-        </ul>
+        <List
+          class="last-heard"
+          label="Last received"
+          testid="last-heard"
+          rows={last}
+          rowKey={({ meter }) => meter}
+          row={(one) => <LastHeard heard={one} />}
+        />
         {heard.size > 0 && (
           <button type="button" class="quiet" onClick={forgetHeard}>
             Reset the count
@@ -203,17 +196,22 @@ function ListChoice({ value }: { value: string | null }) {
   );
 }
 
+const RECEIVERS = {
+  57600: 'iM871A, iM170A (57,600 baud)',
+  9600: 'AMB8465 (9,600 baud)',
+  38400: 'CUL (38,400 baud)',
+  115200: 'rtl_wmbus lines (115,200 baud)',
+};
+
 /** Where frames come from, or why none do. */
 function LiveState() {
   const [isOpen, setOpen] = useState(false);
-  const [baud, setBaud] = useState(57_600);
   const here = receiver.value;
-  const isLive = state.live.value === 'webtransport' || state.live.value === 'websocket';
   return (
     <div class="sources">
       <p class="small-text">
-        <span class={isLive ? 'dot good' : 'dot'} aria-hidden="true" />{' '}
-        {isLive ? 'Live from the vans' : 'No live connection to the vans'}
+        <span class={state.isLive.value ? 'dot good' : 'dot'} aria-hidden="true" />{' '}
+        {state.isLive.value ? 'Live from the vans' : 'No live connection to the vans'}
         {here &&
           ` · receiver here: ${plural(here.frames, 'frame')}${here.wrong > 0 ? `, ${here.wrong} damaged` : ''}`}
       </p>
@@ -230,24 +228,22 @@ function LiveState() {
       )}
       {isOpen && !here && (
         <div class="card">
-          <Field label="Receiver" id="baud" hint="The app detects the kind of frames.">
-            <select id="baud" value={baud} onChange={(event) => setBaud(Number(event.currentTarget.value))}>
-              <option value={57_600}>iM871A, iM170A (57,600 baud)</option>
-              <option value={9600}>AMB8465 (9,600 baud)</option>
-              <option value={38_400}>CUL (38,400 baud)</option>
-              <option value={115_200}>rtl_wmbus lines (115,200 baud)</option>
-            </select>
-          </Field>
-          <button
-            type="button"
-            class="primary"
-            onClick={() => {
+          <Form
+            fields={[
+              {
+                name: 'baud',
+                label: 'Receiver',
+                hint: 'The app detects the kind of frames.',
+                options: RECEIVERS,
+              },
+            ]}
+            initial={{ baud: '57600' }}
+            submit="Choose port"
+            send={({ baud }) => {
               setOpen(false);
-              void startReceiver(baud);
+              void startReceiver(Number(baud));
             }}
-          >
-            Choose port
-          </button>
+          />
         </div>
       )}
     </div>
@@ -257,7 +253,7 @@ function LiveState() {
 function LastHeard({ heard }: { heard: Heard }) {
   const meter = state.meters.value.get(heard.meter);
   return (
-    <li>
+    <>
       <Icon name={mediumIcon(meter?.medium ?? heard.medium)} size={20} />
       <span class="grow">
         <strong>{meter ? meterTitle(meter) : (heard.address ?? heard.meter)}</strong>
@@ -269,50 +265,42 @@ function LastHeard({ heard }: { heard: Heard }) {
       </span>
       <Signal dbm={heard.rssi_dbm} />
       <small class="muted when">{ago(heard.at, state.clock.value)}</small>
-    </li>
+    </>
   );
 }
 
 export function Walk() {
-  const { listId, meters } = useRadio('Walk-by');
+  const { listId, meters } = useRadio();
   const heard = state.heard.value;
   const here = state.position.value?.place ?? null;
   const near = useMemo(() => nearest(meters, here, heard).slice(0, NEAR_SHOWN), [meters, here, heard]);
-  const inList = listId ? `?list=${encodeURIComponent(listId)}` : '';
   return (
-    <Page title="Walk-by">
+    <Page>
       <ModeChoice now="walk" />
       <ListChoice value={listId} />
       <LiveState />
       {!here && <Note tone="info">Without your position, the strongest meters come first.</Note>}
-      {near.length === 0 && <Empty icon="radio" title="No radio meters here" />}
-      <ul class="rows" data-testid="nearby">
-        {near.map((meter) => {
-          const sighting = heard.get(meter.id);
+      <List
+        class="rows"
+        testid="nearby"
+        rows={near}
+        empty={{
+          icon: 'radio',
+          title: 'No radio meters here',
+          hint: 'Choose another work list, or all meters.',
+        }}
+        rowKey={({ id }) => id}
+        row={(meter) => {
+          const { at, rssi_dbm: dbm } = heard.get(meter.id) ?? {};
+          const when = at ? `received ${ago(at, state.clock.value)}` : 'not received yet';
           return (
-            <li key={meter.id}>
-              <Link to={`/meters/${encodeURIComponent(meter.id)}${inList}`} class="row-link">
-                <span class={`medium ${meter.medium}`}>
-                  <Icon name={mediumIcon(meter.medium)} />
-                </span>
-                <span class="grow">
-                  <strong>{meterTitle(meter)}</strong>
-                  <small class="muted">
-                    {here && meter.place && `${distance(metresBetween(here, meter.place))} · `}
-                    {sighting ? `received ${ago(sighting.at, state.clock.value)}` : 'not received yet'}
-                  </small>
-                </span>
-                {sighting && (
-                  <small class="muted">
-                    {typeof sighting.rssi_dbm === 'number' ? `${Math.round(sighting.rssi_dbm)} dBm` : ''}
-                  </small>
-                )}
-                <Signal dbm={sighting?.rssi_dbm} />
-              </Link>
-            </li>
+            <MeterLink meter={meter} list={listId} about={[far(meter, here), when]}>
+              {typeof dbm === 'number' && <small class="muted">{Math.round(dbm)} dBm</small>}
+              <Signal dbm={dbm} />
+            </MeterLink>
           );
-        })}
-      </ul>
+        }}
+      />
     </Page>
   );
 }

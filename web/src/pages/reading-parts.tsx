@@ -1,15 +1,16 @@
-// What tables of readings have in common: how one was taken, its state, and correcting it.
+// Tables of readings: how each was taken, its state, and correcting it.
 
-import type { ComponentChildren } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
-import { ApiError } from '../data/api';
+import { attempt } from '../data/attempt';
 import { ask, photoUrl } from '../data/office';
-import { dateTime, quantity, unitName } from '../lib/format';
-import { parseValue } from '../lib/plausibility';
+import { dateTime, meterTitle, quantity, unitName } from '../lib/format';
+import { noValue, parseValue } from '../lib/plausibility';
 import * as state from '../state';
 import type { Protection, Reading } from '../types';
 import { Icon } from '../ui/icons';
-import { Dialog, Field, Note, Tag, type Column } from '../ui/parts';
+import { DialogForm } from '../ui/form';
+import { List, type Column, type ListProps } from '../ui/list';
+import { Dialog, Tag } from '../ui/parts';
 
 const FLAGS: Record<string, string> = {
   implausible: 'not as expected',
@@ -29,7 +30,7 @@ const DONE: Record<string, string> = {
   superseded: 'Not kept in a conflict',
 };
 
-export function isOpenConflict(reading: Reading): boolean {
+function isOpenConflict(reading: Reading): boolean {
   return (reading.conflict_with?.length ?? 0) > 0;
 }
 
@@ -37,8 +38,7 @@ function isVoid(reading: Reading): boolean {
   return (reading.flags ?? []).some((flag) => ['withdrawn', 'superseded', 'unproven'].includes(flag));
 }
 
-/** The columns that every table of readings has. */
-export function readingColumns(does: {
+function readingColumns(does: {
   onPhoto: (id: string) => void;
   onKeep: (reading: Reading) => void;
   onCorrect: (reading: Reading) => void;
@@ -138,7 +138,7 @@ function Changed({ reading }: { reading: Reading }) {
   );
 }
 
-export function Photo({ id, onClose }: { id: string; onClose: () => void }) {
+function Photo({ id, onClose }: { id: string; onClose: () => void }) {
   const [url, setUrl] = useState<string | null>(null);
   const [isGone, setGone] = useState(false);
   useEffect(() => {
@@ -166,109 +166,89 @@ export function Photo({ id, onClose }: { id: string; onClose: () => void }) {
 }
 
 /** Lets one of two contradicting readings count; true if the server did. */
-export function keep(reading: Reading): Promise<boolean> {
+function keep(reading: Reading): Promise<boolean> {
   const path = `/reading/${encodeURIComponent(reading.id)}/resolve`;
   return attempt(() => ask(path, { method: 'POST', json: { keep: true } }), 'Conflict resolved.');
 }
 
-async function attempt(work: () => Promise<unknown>, done: string): Promise<boolean> {
-  try {
-    await work();
-    state.say(done, 'good');
-    return true;
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    state.say(error.message, 'bad');
-    return false;
-  }
-}
-
 /** Corrects, withdraws or restores a reading; each takes a reason. */
-export function Correct(props: {
-  reading: Reading;
-  meter: ComponentChildren;
-  onClose: () => void;
-  onDone: () => void;
-}) {
-  const { reading } = props;
-  const [text, setText] = useState(String(reading.value));
-  const [reason, setReason] = useState('');
-  const [problem, setProblem] = useState<string | null>(null);
+function Correct(props: { reading: Reading; onClose: () => void; onDone: () => void }) {
+  const { reading, onClose, onDone } = props;
   const isWithdrawn = (reading.flags ?? []).includes('withdrawn');
   const isOut = isWithdrawn || (reading.flags ?? []).includes('unproven');
-  const send = async (change: object) => {
-    setProblem(null);
-    if (reason.trim() === '') {
-      setProblem('Enter a reason, which is stored with the reading.');
-      return;
-    }
-    try {
-      await ask(`/reading/${encodeURIComponent(reading.id)}`, {
-        method: 'PATCH',
-        ifMatch: reading.etag,
-        json: { ...change, reason: reason.trim() },
-      });
-      state.say('Changed.', 'good');
-      props.onDone();
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      const isStale = error.status === 412;
-      setProblem(
-        isStale
-          ? 'Somebody else has changed this reading: close this window and check the new value.'
-          : error.message,
-      );
-    }
-  };
-  const correct = (event: SubmitEvent) => {
-    event.preventDefault();
-    const value = parseValue(text);
-    if (value === null) setProblem('Digits and one decimal point only.');
-    else if (value === reading.value) setProblem('This is the current value.');
-    else void send({ value });
+  const change = async (changes: object, reason: string) => {
+    const path = `/reading/${encodeURIComponent(reading.id)}`;
+    await ask(path, { method: 'PATCH', ifMatch: reading.etag, json: { ...changes, reason } });
+    onDone();
   };
   return (
-    <Dialog title="Correct a reading" onClose={props.onClose}>
-      <form class="form" onSubmit={correct} data-testid="correct">
+    <DialogForm
+      title="Correct a reading"
+      onClose={onClose}
+      id="correct"
+      testid="correct"
+      intro={
         <p>
-          {props.meter}, {dateTime(reading.at)}, by {reading.reader ?? reading.device ?? 'somebody'}
+          {nameOf(reading.meter)}, {dateTime(reading.at)}, by {reading.reader ?? reading.device ?? 'somebody'}
         </p>
-        <Field label={`Value, ${unitName(reading.unit)}`} id="correct-value">
-          <input
-            id="correct-value"
-            inputMode="decimal"
-            autocomplete="off"
-            value={text}
-            disabled={isWithdrawn}
-            onInput={(event) => setText(event.currentTarget.value)}
-          />
-        </Field>
-        <Field label="Reason" id="correct-reason" hint="Stored with your name and the previous value.">
-          <input
-            id="correct-reason"
-            maxLength={500}
-            aria-describedby="correct-reason-hint"
-            value={reason}
-            onInput={(event) => setReason(event.currentTarget.value)}
-          />
-        </Field>
-        {problem && (
-          <Note tone="bad" role="alert">
-            {problem}
-          </Note>
-        )}
-        <div class="dialog-actions three">
-          <button type="button" onClick={props.onClose}>
-            Cancel
-          </button>
-          <button type="button" onClick={() => void send({ withdrawn: !isOut })}>
-            {isOut ? 'Restore' : 'Withdraw'}
-          </button>
-          <button type="submit" class="primary" disabled={isWithdrawn}>
-            Correct
-          </button>
-        </div>
-      </form>
-    </Dialog>
+      }
+      fields={[
+        {
+          name: 'value',
+          label: `Value, ${unitName(reading.unit)}`,
+          kind: 'decimal',
+          required: true,
+          check: (text) =>
+            noValue(text) ?? (parseValue(text) === reading.value ? 'This is the current value.' : null),
+          input: { disabled: isWithdrawn },
+        },
+        {
+          name: 'reason',
+          label: 'Reason',
+          required: 'Enter a reason, which is stored with the reading.',
+          hint: 'Stored with your name and the previous value.',
+          input: { maxLength: 500 },
+        },
+      ]}
+      initial={{ value: String(reading.value) }}
+      submit="Correct"
+      done="Changed."
+      send={({ value, reason }) => change({ value: parseValue(value) }, reason)}
+      others={[
+        {
+          label: isOut ? 'Restore' : 'Withdraw',
+          checks: ['reason'],
+          done: 'Changed.',
+          send: ({ reason }) => change({ withdrawn: !isOut }, reason),
+        },
+      ]}
+      isBlocked={isWithdrawn}
+    />
+  );
+}
+
+export function nameOf(id: string): string {
+  const meter = state.meters.value.get(id);
+  return meter ? meterTitle(meter) : id;
+}
+
+/** Readings as a table, where photos are looked at, conflicts decided and values corrected. */
+export function ReadingList(
+  props: Omit<ListProps<Reading>, 'rowKey'> & { columns?: readonly Column<Reading>[]; again: () => void },
+) {
+  const { again, columns = [], ...list } = props;
+  const [photo, setPhoto] = useState<string | null>(null);
+  const [corrected, setCorrected] = useState<Reading | null>(null);
+  const common = readingColumns({
+    onPhoto: setPhoto,
+    onCorrect: setCorrected,
+    onKeep: (reading) => void keep(reading).then(again),
+  });
+  return (
+    <>
+      <List {...list} rowKey={({ id }) => id} columns={[...columns, ...common]} />
+      {photo && <Photo id={photo} onClose={() => setPhoto(null)} />}
+      {corrected && <Correct reading={corrected} onClose={() => setCorrected(null)} onDone={again} />}
+    </>
   );
 }

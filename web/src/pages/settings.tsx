@@ -5,45 +5,34 @@ import { APP_VERSION, logout, registerDevice } from '../data/account';
 import { saveSettings } from '../data/sync';
 import { decimal, plural } from '../lib/format';
 import * as state from '../state';
+import { Careful, FieldView } from '../ui/form';
 import { Icon } from '../ui/icons';
-import { Choice, Dialog, Field, Note, Page } from '../ui/parts';
+import { List } from '../ui/list';
+import { Choice, Note, Page } from '../ui/parts';
 import { Link } from '../ui/router';
-import { BROKER, OFFICE } from '../ui/shell';
+import { furtherMenus } from '../ui/shell';
 import { TypedInput } from '../ui/typed-input';
 
 export function More() {
   return (
-    <Page title="More">
-      {state.isOffice.value && !state.isHomes.value && (
-        <section aria-labelledby="office-head">
-          <h2 id="office-head">Office</h2>
-          <ul class="rows">
-            {OFFICE.map((way) => (
-              <li key={way.to}>
-                <Link to={way.to} class="row-link">
-                  <Icon name={way.icon} />
-                  <strong class="grow">{way.text}</strong>
-                  <Icon name="next" size={18} />
-                </Link>
-              </li>
-            ))}
-          </ul>
-        </section>
-      )}
-      {state.isServerAdmin.value && (
-        <section aria-labelledby="server-head">
-          <h2 id="server-head">Server</h2>
-          <ul class="rows">
-            <li>
-              <Link to={BROKER.to} class="row-link">
-                <Icon name={BROKER.icon} />
-                <strong class="grow">{BROKER.text}</strong>
+    <Page>
+      {furtherMenus().map(({ head, ways }) => (
+        <section key={head} aria-label={head}>
+          <h2>{head}</h2>
+          <List
+            class="rows"
+            rows={ways}
+            rowKey={({ path }) => path}
+            row={({ path, title, name, icon }) => (
+              <Link to={path} class="row-link">
+                {icon && <Icon name={icon} />}
+                <strong class="grow">{name ?? title}</strong>
                 <Icon name="next" size={18} />
               </Link>
-            </li>
-          </ul>
+            )}
+          />
         </section>
-      )}
+      ))}
       <SettingsSections />
     </Page>
   );
@@ -51,7 +40,7 @@ export function More() {
 
 export function Settings() {
   return (
-    <Page title="Settings">
+    <Page>
       <SettingsSections />
     </Page>
   );
@@ -65,11 +54,7 @@ function SettingsSections() {
         <Choice
           label="Theme"
           value={state.theme.value}
-          options={[
-            ['system', 'Same as device'],
-            ['light', 'Light'],
-            ['dark', 'Dark'],
-          ]}
+          options={{ system: 'Same as device', light: 'Light', dark: 'Dark' }}
           onChange={(value) => {
             state.theme.value = value;
             void saveSettings();
@@ -88,11 +73,13 @@ function SettingsSections() {
   );
 }
 
+const PHOTOS = { 800: 'Small (800 pixels)', 1280: 'Medium (1280 pixels)', 2048: 'Large (2048 pixels)' };
+
 function DeviceSection() {
   return (
     <section class="card" aria-labelledby="device-head">
       <h2 id="device-head">This device</h2>
-      <Field label="Name, as the office sees it" id="device-name">
+      <FieldView field={{ name: 'name', label: 'Name, as the office sees it' }} id="device-name">
         <TypedInput
           id="device-name"
           maxLength={60}
@@ -102,7 +89,7 @@ function DeviceSection() {
             return saveSettings().then(registerDevice);
           }}
         />
-      </Field>
+      </FieldView>
       <label class="check">
         <input
           type="checkbox"
@@ -120,20 +107,20 @@ function DeviceSection() {
           </small>
         </span>
       </label>
-      <Field label="Size of photos" id="photo-size" hint="Smaller ones are sent faster over a slow link.">
-        <select
-          id="photo-size"
-          value={state.photoPixels.value}
-          onChange={(event) => {
-            state.photoPixels.value = Number(event.currentTarget.value);
-            void saveSettings();
-          }}
-        >
-          <option value={800}>Small (800 pixels)</option>
-          <option value={1280}>Medium (1280 pixels)</option>
-          <option value={2048}>Large (2048 pixels)</option>
-        </select>
-      </Field>
+      <FieldView
+        field={{
+          name: 'size',
+          label: 'Size of photos',
+          hint: 'Smaller ones are sent faster over a slow link.',
+          options: PHOTOS,
+        }}
+        id="photo-size"
+        value={String(state.photoPixels.value)}
+        set={(value) => {
+          state.photoPixels.value = Number(value);
+          void saveSettings();
+        }}
+      />
       <Install />
     </section>
   );
@@ -191,8 +178,12 @@ function StorageSection() {
 }
 
 function AccountSection() {
-  const [asking, setAsking] = useState(false);
   const waits = state.counts.value.total;
+  const button = (
+    <>
+      <Icon name="out" /> Log out
+    </>
+  );
   return (
     <section class="card" aria-labelledby="account">
       <h2 id="account">Account</h2>
@@ -200,28 +191,26 @@ function AccountSection() {
         {state.user.value?.display_name || state.user.value?.name} · {state.twin.value?.role} in{' '}
         {state.twin.value?.name}
       </p>
-      <button
-        type="button"
-        onClick={() => (waits > 0 ? setAsking(true) : void logout())}
-        data-testid="logout"
-      >
-        <Icon name="out" /> Log out
-      </button>
-      {asking && (
-        <Dialog title="Log out with unsent work?" onClose={() => setAsking(false)}>
+      {waits === 0 ? (
+        <button type="button" onClick={() => void logout()} data-testid="logout">
+          {button}
+        </button>
+      ) : (
+        <Careful
+          label={button}
+          class=""
+          testid="logout"
+          question="Log out with unsent work?"
+          yes="Log out"
+          tone="primary"
+          cancel="Stay"
+          onYes={logout}
+        >
           <p>
             {plural(waits, 'item')} not sent yet. They stay on this device and are sent when you log in here
             again; nobody else can send them.
           </p>
-          <div class="dialog-actions">
-            <button type="button" autofocus onClick={() => setAsking(false)}>
-              Stay
-            </button>
-            <button type="button" class="primary" onClick={() => void logout()}>
-              Log out
-            </button>
-          </div>
-        </Dialog>
+        </Careful>
       )}
     </section>
   );

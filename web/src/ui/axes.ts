@@ -1,13 +1,58 @@
-// What charts have in common: axes with units, in the notation of the browser's language. uPlot's own is American.
+// What charts have in common: uPlot, which is fetched when first shown, and axes with units, in the notation of the
+// browser's language; uPlot's own is American. A chart is a picture: whoever uses one puts a table or text beside it.
 
+import type { RefObject } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
 import type uPlot from 'uplot';
 import { numbers, times } from '../lib/format';
+import * as state from '../state';
+import 'uplot/dist/uPlot.min.css';
 
 const DAY_S = 86_400;
 const MONTH_S = 28 * DAY_S;
 
 export function color(box: HTMLElement, name: string): string {
   return getComputedStyle(box).getPropertyValue(name).trim();
+}
+
+interface Plotted {
+  height: number;
+  options: (box: HTMLElement, Plot: typeof uPlot) => Omit<uPlot.Options, 'width' | 'height'>;
+  fill: (plot: uPlot, box: HTMLElement) => void;
+}
+
+/** Where a chart is drawn: made anew when it would look different, and only filled when values come. */
+export function usePlot(plotted: Plotted, look: unknown[], values?: unknown[]): RefObject<HTMLDivElement> {
+  const element = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | null>(null);
+  const latest = useRef(plotted);
+  latest.current = plotted;
+  useEffect(() => {
+    let isGone = false;
+    const { height } = plotted;
+    const observer = new ResizeObserver(([entry]) => {
+      if (entry) plot.current?.setSize({ width: entry.contentRect.width, height });
+    });
+    void import('uplot').then(({ default: Plot }) => {
+      const box = element.current;
+      if (isGone || !box) return;
+      const { options, fill } = latest.current;
+      const frame = { width: box.clientWidth, height, legend: { show: false }, cursor: { y: false } };
+      plot.current = new Plot({ ...frame, ...options(box, Plot) }, [[]], box);
+      fill(plot.current, box);
+      observer.observe(box);
+    });
+    return () => {
+      isGone = true;
+      observer.disconnect();
+      plot.current?.destroy();
+      plot.current = null;
+    };
+  }, [state.theme.value, ...look]);
+  useEffect(() => {
+    if (plot.current && element.current) latest.current.fill(plot.current, element.current);
+  }, values);
+  return element;
 }
 
 /** Labels of moments (seconds since 1970) that are `step` apart. */

@@ -2,19 +2,20 @@
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
-import { percent, signalBars } from '../lib/format';
+import { amount, percent, signalBars } from '../lib/format';
 import { Icon, type IconName } from './icons';
-import { Link } from './router';
+import { current, Link } from './router';
 
 /** A screen's frame: heading, where to go back to, content, and what the thumb reaches. */
 export function Page(props: {
-  title: string;
+  /** The table's, unless given. */
+  title?: string;
   back?: string;
   actions?: ComponentChildren;
   children: ComponentChildren;
   wide?: boolean;
 }) {
-  const { title, back, actions, children, wide } = props;
+  const { title = current.value?.route.title ?? '', back, actions, children, wide } = props;
   useEffect(() => {
     document.title = `${title} · Fulmar`;
   }, [title]);
@@ -56,39 +57,85 @@ export function Tag({ tone = 'neutral', children }: { tone?: Tone; children: Com
   return <span class={`tag ${tone}`}>{children}</span>;
 }
 
-export function Empty({
-  icon,
-  title,
-  children,
-}: {
-  icon: IconName;
-  title: string;
-  children?: ComponentChildren;
-}) {
+export function Empty(props: { icon: IconName; title: string; children?: ComponentChildren }) {
   return (
     <div class="empty">
-      <Icon name={icon} size={40} />
-      <p class="empty-title">{title}</p>
-      {children && <div class="muted">{children}</div>}
+      <Icon name={props.icon} size={40} />
+      <p class="empty-title">{props.title}</p>
+      {props.children && <div class="muted">{props.children}</div>}
     </div>
   );
 }
 
-export function Note({
-  tone,
-  children,
-  role,
-}: {
-  tone: Tone;
-  children: ComponentChildren;
-  role?: 'alert' | 'status';
-}) {
+export function Note(props: { tone: Tone; children: ComponentChildren; role?: 'alert' | 'status' }) {
+  const { tone, children, role } = props;
   const icon: IconName = tone === 'good' ? 'check' : tone === 'warn' || tone === 'bad' ? 'warn' : 'other';
   return (
     <div class={`note ${tone}`} role={role}>
       <Icon name={icon} size={20} />
       <div>{children}</div>
     </div>
+  );
+}
+
+interface Figure {
+  to: string;
+  icon: IconName;
+  value: number | string;
+  name: string;
+  /** How it looks unless it is nothing. */
+  alarm?: 'warn' | 'bad';
+}
+
+/** Figures that lead to what they count. */
+export function Tiles({ testid, tiles }: { testid: string; tiles: readonly Figure[] }) {
+  return (
+    <div class="tiles" data-testid={testid}>
+      {tiles.map(({ to, icon, value, name, alarm }) => (
+        <Link
+          key={name}
+          to={to}
+          class={`tile ${value === 0 ? '' : (alarm ?? '')}`}
+          data-testid={`tile-${name}`}
+        >
+          <Icon name={icon} size={26} />
+          <span>
+            <strong>{typeof value === 'number' ? amount(value) : value}</strong>
+            <small>{name}</small>
+          </span>
+        </Link>
+      ))}
+    </div>
+  );
+}
+
+/** A button with an icon for a name, at the head of a page. */
+export function RefreshButton({ busy = false, onClick }: { busy?: boolean; onClick: () => void }) {
+  return (
+    <button type="button" class="icon-button" aria-label="Refresh" disabled={busy} onClick={onClick}>
+      <span class={busy ? 'spin' : ''}>
+        <Icon name="refresh" />
+      </span>
+    </button>
+  );
+}
+
+/** Buttons for the two forms of a table as a file. */
+export function Exports({ onExport }: { onExport: (kind: 'csv' | 'xlsx') => unknown }) {
+  return (
+    <>
+      {(['csv', 'xlsx'] as const).map((kind) => (
+        <button
+          key={kind}
+          type="button"
+          class="small"
+          onClick={() => void onExport(kind)}
+          data-testid={`export-${kind}`}
+        >
+          <Icon name="export" size={18} /> {kind === 'csv' ? 'CSV' : 'Excel'}
+        </button>
+      ))}
+    </>
   );
 }
 
@@ -105,22 +152,18 @@ export function Signal({ dbm }: { dbm: number | null | undefined }) {
   );
 }
 
-export function Field(props: {
-  label: string;
-  hint?: ComponentChildren;
-  id: string;
-  children: ComponentChildren;
-}) {
+/** Facts as a list of names and values; a value that is null is left out. */
+export function FactList({ facts }: { facts: readonly (readonly [string, ComponentChildren])[] }) {
+  const known = facts.filter(([, value]) => value !== null);
   return (
-    <div class="field">
-      <label for={props.id}>{props.label}</label>
-      {props.children}
-      {props.hint && (
-        <p class="hint" id={`${props.id}-hint`}>
-          {props.hint}
-        </p>
-      )}
-    </div>
+    <dl class="facts">
+      {known.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
   );
 }
 
@@ -130,6 +173,8 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
   useEffect(() => {
     const element = dialog.current;
     if (element && !element.open) element.showModal();
+    // Closed before it goes, it gives the focus back.
+    return () => element?.close();
   }, []);
   return (
     <dialog ref={dialog} onClose={props.onClose} aria-labelledby="dialog-title">
@@ -143,14 +188,14 @@ export function Dialog(props: { title: string; onClose: () => void; children: Co
 export function Choice<T extends string>(props: {
   label: string;
   value: T;
-  options: readonly (readonly [T, string])[];
+  options: Readonly<Record<T, string>>;
   onChange: (value: T) => void;
 }) {
   const name = props.label.replace(/\W/g, '-');
   return (
     <fieldset class="choice">
       <legend class="sr-only">{props.label}</legend>
-      {props.options.map(([value, text]) => (
+      {(Object.entries(props.options) as [T, string][]).map(([value, text]) => (
         <label key={value} class={value === props.value ? 'on' : ''}>
           <input
             type="radio"
@@ -162,54 +207,5 @@ export function Choice<T extends string>(props: {
         </label>
       ))}
     </fieldset>
-  );
-}
-
-export interface Column<T> {
-  name: string;
-  cell: (row: T) => ComponentChildren;
-  number?: boolean;
-  /** Of no use on paper. */
-  onScreen?: boolean;
-}
-
-function classOf<T>({ number, onScreen }: Column<T>): string {
-  return [number && 'number', onScreen && 'on-screen'].filter(Boolean).join(' ');
-}
-
-/** A table that turns into cards on a phone. */
-export function Table<T>(props: {
-  caption: string;
-  rows: readonly T[];
-  columns: Column<T>[];
-  rowKey: (row: T) => string;
-  testid?: string;
-}) {
-  return (
-    <div class="table-wrap">
-      <table data-testid={props.testid}>
-        <caption class="sr-only">{props.caption}</caption>
-        <thead>
-          <tr>
-            {props.columns.map((column) => (
-              <th key={column.name} scope="col" class={classOf(column)}>
-                {column.name}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {props.rows.map((row) => (
-            <tr key={props.rowKey(row)}>
-              {props.columns.map((column) => (
-                <td key={column.name} data-label={column.name} class={classOf(column)}>
-                  {column.cell(row)}
-                </td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
   );
 }

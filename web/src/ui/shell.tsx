@@ -3,126 +3,96 @@
 
 import type { ComponentChildren } from 'preact';
 import * as state from '../state';
-import { raised } from '../homes/state';
 import { chooseTwin } from '../data/account';
 import { flush } from '../data/sync';
 import { plural } from '../lib/format';
-import { Icon, Logo, type IconName } from './icons';
-import { Link, path } from './router';
+import { Icon, Logo } from './icons';
+import { currentOf, Link, menu, type Route } from './router';
 
-interface Way {
-  to: string;
-  text: string;
-  icon: IconName;
-  /** Other paths that belong to it. */
-  also?: string[];
+/** What is not on a phone's bar, each with its heading. */
+export function furtherMenus(): { head: string; ways: Route[] }[] {
+  const all = [
+    { head: 'Office', ways: menu('office') },
+    // Admins of the server, whatever their installations.
+    { head: 'Server', ways: state.isServerAdmin.value ? menu('server') : [] },
+  ];
+  return all.filter(({ ways }) => ways.length > 0);
 }
 
-const FIELD: Way[] = [
-  { to: '/map', text: 'Map', icon: 'map', also: ['/meters'] },
-  { to: '/lists', text: 'Lists', icon: 'lists' },
-  { to: '/drive', text: 'Radio', icon: 'radio', also: ['/walk'] },
-  { to: '/pending', text: 'Pending', icon: 'pending' },
-];
-const MORE: Way = { to: '/more', text: 'More', icon: 'more', also: ['/settings', '/office', '/broker'] };
-
-/** Sections are shown by role; another one, such as monitoring, is another list like this. */
-export const OFFICE: Way[] = [
-  { to: '/office', text: 'Overview', icon: 'overview' },
-  { to: '/office/lists', text: 'Assign work', icon: 'people' },
-  { to: '/office/readings', text: 'Readings', icon: 'chart' },
-  { to: '/office/missed', text: 'Missed meters', icon: 'missed' },
-  { to: '/office/leaks', text: 'Possible leaks', icon: 'leak' },
-  { to: '/office/devices', text: 'Devices', icon: 'devices' },
-];
-
-/** An installation of homes. */
-const HOMES: Way[] = [
-  { to: '/', text: 'Homes', icon: 'home', also: ['/homes'] },
-  { to: '/alerts', text: 'Alerts', icon: 'warn' },
-  { to: '/sensors', text: 'Sensors', icon: 'sensor' },
-  { to: '/rules', text: 'Rules', icon: 'rules' },
-];
-
-/** For admins of the server, whatever their installations. */
-export const BROKER: Way = { to: '/broker', text: 'Broker', icon: 'broker' };
-
-function isCurrent(way: Way): boolean {
-  const now = path.value;
-  if (way.to === '/office') return now === '/office';
-  if (way.to === '/' && now === '/') return true;
-  return [way.to, ...(way.also ?? [])].some((to) => now === to || now.startsWith(`${to}/`));
-}
-
-/** How much there is to do at the end of a way. */
-function waiting(to: string): number {
-  if (to === '/pending') return state.counts.value.total + state.conflicts.value.length;
-  return to === '/alerts' ? raised.value.length : 0;
-}
-
-function waitingText(to: string, count: number): string {
-  return to === '/alerts' ? `${plural(count, 'alert')} not acknowledged` : `${plural(count, 'item')} waiting`;
-}
-
-function WayLink({ way }: { way: Way }) {
-  const waits = waiting(way.to);
+function Way({ way, isCurrent }: { way: Route; isCurrent: boolean }) {
+  const { count: waits, text } = way.waiting?.() ?? { count: 0, text: '' };
+  const name = way.name ?? way.title;
   return (
     <Link
-      to={way.to}
-      aria-current={isCurrent(way) ? 'page' : undefined}
-      data-testid={`nav-${way.text.toLowerCase().replace(/ /g, '-')}`}
+      to={way.path}
+      aria-current={isCurrent ? 'page' : undefined}
+      data-testid={`nav-${name.toLowerCase().replace(/ /g, '-')}`}
     >
       <span class="way-icon">
-        <Icon name={way.icon} size={24} />
+        {way.icon && <Icon name={way.icon} size={24} />}
         {waits > 0 && <b class="badge">{waits > 999 ? '999+' : waits}</b>}
       </span>
       <span>
-        {way.text}
-        {waits > 0 && <span class="sr-only">, {waitingText(way.to, waits)}</span>}
+        {name}
+        {waits > 0 && <span class="sr-only">, {text}</span>}
       </span>
     </Link>
   );
 }
 
 export function Shell({ children }: { children: ComponentChildren }) {
-  const isHomes = state.isHomes.value;
-  const ways = isHomes ? HOMES : FIELD;
-  const isOffice = state.isOffice.value && !isHomes;
+  const [main, more, device] = [menu('main'), menu('more'), menu('device')];
+  const further = furtherMenus();
+  const inSide = currentOf([...main, ...further.flatMap(({ ways }) => ways), ...device]);
+  const inTabs = currentOf(main) ?? more[0];
+  const side = (way: Route) => <Way key={way.path} way={way} isCurrent={way === inSide} />;
   return (
     <div class="shell">
-      <a class="skip" href="#main">
-        Skip to content
-      </a>
+      <Skip />
       <header class="top">
-        <Link to="/" class="brand" aria-label="Fulmar, start page">
-          <Logo size={30} />
-          <span>Fulmar</span>
-        </Link>
+        <Brand to="/" label="Fulmar, start page" />
         <TwinChoice />
         <Status />
       </header>
       <nav class="side" aria-label="Main">
-        {ways.map((way) => (
-          <WayLink key={way.to} way={way} />
-        ))}
-        {isOffice && <p class="side-head">Office</p>}
-        {isOffice && OFFICE.map((way) => <WayLink key={way.to} way={way} />)}
-        {state.isServerAdmin.value && <p class="side-head">Server</p>}
-        {state.isServerAdmin.value && <WayLink way={BROKER} />}
+        {main.map(side)}
+        {further.map(({ head, ways }) => [
+          <p key={head} class="side-head">
+            {head}
+          </p>,
+          ...ways.map(side),
+        ])}
         <span class="grow" />
-        <WayLink way={{ to: '/settings', text: 'Settings', icon: 'settings' }} />
+        {device.map(side)}
       </nav>
       <main id="main" tabIndex={-1}>
         <Banners />
         {children}
       </main>
       <nav class="tabs" aria-label="Main">
-        {[...ways, MORE].map((way) => (
-          <WayLink key={way.to} way={way} />
+        {[...main, ...more].map((way) => (
+          <Way key={way.path} way={way} isCurrent={way === inTabs} />
         ))}
       </nav>
       <Notice />
     </div>
+  );
+}
+
+export function Skip() {
+  return (
+    <a class="skip" href="#main">
+      Skip to content
+    </a>
+  );
+}
+
+export function Brand({ to, label }: { to: string; label: string }) {
+  return (
+    <Link to={to} class="brand" aria-label={label}>
+      <Logo size={30} />
+      <span>Fulmar</span>
+    </Link>
   );
 }
 
@@ -146,20 +116,14 @@ function TwinChoice() {
 }
 
 function statusText(): { text: string; kind: string } {
-  const waits = state.counts.value.total;
-  if (state.isHomes.value) return homesStatus();
-  if (!state.online.value) return { text: waits ? `Offline · ${waits} waiting` : 'Offline', kind: 'offline' };
-  if (state.sending.value) return { text: `Sending ${waits}`, kind: 'busy' };
+  const [isHomes, isLive] = [state.isHomes.value, state.isLive.value];
+  const waits = isHomes ? 0 : state.counts.value.total;
+  if (!state.online.value && !(isHomes && isLive))
+    return { text: waits ? `Offline · ${waits} waiting` : 'Offline', kind: 'offline' };
+  if (waits > 0 && state.sending.value) return { text: `Sending ${waits}`, kind: 'busy' };
   if (waits > 0) return { text: `${waits} waiting`, kind: 'waiting' };
-  if (state.live.value === 'webtransport' || state.live.value === 'websocket')
-    return { text: 'Live', kind: 'live' };
-  return { text: 'All sent', kind: 'sent' };
-}
-
-function homesStatus(): { text: string; kind: string } {
-  const isLive = state.live.value === 'webtransport' || state.live.value === 'websocket';
   if (isLive) return { text: 'Live', kind: 'live' };
-  return state.online.value ? { text: 'Polling', kind: 'waiting' } : { text: 'Offline', kind: 'offline' };
+  return isHomes ? { text: 'Polling', kind: 'waiting' } : { text: 'All sent', kind: 'sent' };
 }
 
 function Status() {
@@ -207,7 +171,7 @@ function Banners() {
   );
 }
 
-function Notice() {
+export function Notice() {
   const notice = state.notice.value;
   return (
     <div class="notice-place" role="status" aria-live="polite">

@@ -336,7 +336,7 @@ async function decide() {
   await exchanged.getByText('99,000.5').waitFor();
   assert.equal(await exchanged.locator('[data-label="New number"]').textContent(), 'B-2');
   await charted;
-  await page.locator('.facts').getByText('B-2').waitFor();
+  await page.locator('.about').getByText('B-2').waitFor();
   await exchanged.getByRole('button', { name: 'Take back' }).click();
   await exchanged.getByText('Taken back by olga').waitFor();
   assert.equal(await exchanged.getByRole('button').count(), 0, 'it is taken back once');
@@ -420,6 +420,147 @@ async function office(viewport, colorScheme) {
   await context.close();
 }
 
+/** What every form and list does, at one of each: nothing typed is lost, and what is wrong is said where it is. */
+async function formsAndLists(viewport) {
+  const { context, page } = await open(viewport);
+  await login(page, 'olga');
+  const size = viewport.width;
+  const focused = () => page.evaluate(() => document.activeElement.id);
+
+  // What is missing is said at its field, which gets the focus; nothing is sent.
+  await go(page, '/office/lists');
+  const begun = page.getByTestId('new-list');
+  await begun.click();
+  const form = page.getByRole('form', { name: 'New work list' });
+  const create = form.getByRole('button', { name: 'Create' });
+  const name = form.getByLabel('Name');
+  let sent = 0;
+  page.on('request', (request) => (sent += request.method() === 'POST' ? 1 : 0));
+  await create.click();
+  await form.getByRole('alert').getByText('Fill in this field.').waitFor();
+  assert.equal(await focused(), 'list-name');
+  assert.equal(await name.getAttribute('aria-invalid'), 'true');
+  assert.equal(await name.getAttribute('aria-describedby'), 'list-name-fault');
+  assert.equal(await form.locator('#list-name-fault').textContent(), 'Fill in this field.');
+  await accessible(page, `wrong field ${size}`);
+  await shot(page, `form-field-${size}`);
+  await form.getByLabel('Meters whose street or number contains').fill('no such street');
+  await name.fill('Typed once');
+  assert.equal(await form.getByRole('alert').count(), 0, 'what is put right is no longer wrong');
+  await create.click();
+  await form.getByText('No meter is like this').waitFor();
+  assert.equal(sent, 0);
+  await form.getByLabel('Meters whose street or number contains').fill('mill lane');
+
+  // The server's answer: at the field it is about, else above the buttons.
+  const refusals = [
+    {
+      detail: 'assignee: there is no such user',
+      errors: [{ field: 'assignee', detail: 'there is no such user' }],
+    },
+    { detail: 'there are too many work lists: close some' },
+  ];
+  let held;
+  await page.route('**/work_list', async (route) => {
+    if (route.request().method() !== 'POST') return route.fallback();
+    const problem = refusals.shift();
+    if (problem)
+      return route.fulfill({ status: 422, contentType: 'application/problem+json', json: problem });
+    held = route;
+    return undefined;
+  });
+  await form.getByLabel('Reader').fill('nobody');
+  await create.click();
+  await form.locator('#list-assignee-fault').getByText('There is no such user').waitFor();
+  await page.waitForFunction(() => document.activeElement.id === 'list-assignee');
+  await form.getByLabel('Reader').fill('rita');
+  await create.click();
+  await form.getByRole('alert').getByText('there are too many work lists: close some').waitFor();
+  await accessible(page, `refused form ${size}`);
+  await shot(page, `form-refused-${size}`);
+  assert.deepEqual(
+    [await name.inputValue(), await form.getByLabel('Reader').inputValue()],
+    ['Typed once', 'rita'],
+  );
+
+  // Two clicks and Enter are one request.
+  sent = 0;
+  await create.evaluate((button) => (button.click(), button.click()));
+  await form.getByRole('button', { name: 'Sending …' }).waitFor();
+  await name.press('Enter');
+  assert.equal(await form.getAttribute('aria-busy'), 'true');
+  assert.equal(sent, 1, 'it is sent once');
+  await held.continue();
+  await page.getByRole('link', { name: 'Typed once' }).first().waitFor();
+  await form.waitFor({ state: 'detached' });
+  await page.unroute('**/work_list');
+  assert.equal([...mock.lists.values()].filter((list) => list.name === 'Typed once').length, 1);
+  mock.lists.delete([...mock.lists.values()].find((list) => list.name === 'Typed once').id);
+
+  // A dialog gives the focus back to what opened it.
+  await go(page, '/meters/m4');
+  const exchanged = page.getByRole('button', { name: 'Meter exchanged' });
+  await exchanged.click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByRole('button', { name: 'Save' }).click();
+  await dialog.getByText('Enter both registers.').waitFor();
+  assert.equal(await focused(), 'exchange-final');
+  await accessible(page, `wrong exchange ${size}`);
+  await shot(page, `form-dialog-${size}`);
+  await dialog.getByRole('button', { name: 'Cancel' }).click();
+  await dialog.waitFor({ state: 'detached' });
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Meter exchanged');
+
+  // A list says that it is being fetched, why it cannot be, and fetches again when it is told to.
+  let answer;
+  const answered = {
+    status: 503,
+    contentType: 'application/problem+json',
+    json: { detail: 'The disk is full.' },
+  };
+  await page.route('**/report/missed*', (route) => (answer = route));
+  await go(page, '/office/missed');
+  await page.getByRole('status').getByText('Loading …').waitFor();
+  await answer.fulfill(answered);
+  await page.getByRole('status').getByText('The disk is full.').waitFor();
+  assert.equal(await page.getByText('Loading …').count(), 0);
+  assert.equal(await page.getByText('Nothing was missed').count(), 0, 'what is unknown is not nothing');
+  await accessible(page, `failed list ${size}`);
+  await shot(page, `list-failed-${size}`);
+  await page.unroute('**/report/missed*');
+  await page.getByRole('button', { name: 'Try again' }).click();
+  await page.getByTestId('missed').waitFor();
+  assert.equal(await page.getByText('The disk is full.').count(), 0);
+
+  // More is a click away: of what is here, and of what the server has.
+  await go(page, '/lists/L2');
+  const tasks = page.locator('[data-testid=tasks] li');
+  await page.getByRole('button', { name: 'Show 100 more' }).click();
+  await page.waitForFunction(() => document.querySelectorAll('[data-testid=tasks] li').length === 200);
+  assert.equal(await tasks.count(), 200);
+  const often = { meter: 'm2100', value: 1, unit: 'm3', method: 'manual', reader: 'otto', work_list: null };
+  for (let day = 0; day < 30; day += 1)
+    mock.store({ ...often, id: `often-${day}`, at: new Date(Date.UTC(2026, 1, 1 + day)).toISOString() });
+  await go(page, '/meters/m2100');
+  const known = page.locator('[data-testid=history] tbody tr');
+  await known.nth(19).waitFor();
+  assert.equal(await known.count(), 20);
+  await page.getByRole('button', { name: 'Show more' }).click();
+  await known.nth(29).waitFor();
+  assert.equal(await known.count(), 30);
+  await go(page, '/office/missed');
+  await page.getByTestId('missed').waitFor();
+
+  // One table: the title is that of the page, and navigation says where one is.
+  assert.equal(await page.title(), 'Missed meters · Fulmar');
+  const where = page.locator('nav:visible [aria-current=page]');
+  assert.deepEqual(await where.allTextContents(), [viewport === DESK ? 'Missed meters' : 'More']);
+  await go(page, '/meters/m4');
+  await page.getByTestId('history').waitFor();
+  assert.deepEqual(await where.allTextContents(), ['Map']);
+  await context.close();
+}
+
 /** Each screen by who sees it, with what tells that it is there and the name of its picture. */
 const SCREENS = {
   rita: [
@@ -444,16 +585,16 @@ const SCREENS = {
   ],
   emma: [
     ['/map', '[data-testid=map][data-ready=true]'],
-    ['/lists', 'text=No work lists'],
+    ['/lists', 'text=Lists that are assigned to you appear here'],
     ['/drive', '[data-testid=map][data-ready=true]'],
     ['/walk', 'text=No radio meters here'],
     ['/pending', 'text=Everything is sent'],
     ['/office', 'text=No open work lists'],
     ['/office/lists', 'text=No work lists yet'],
-    ['/office/readings', 'text=No readings'],
+    ['/office/readings', 'text=They appear here when readers'],
     ['/office/missed', 'text=Nothing was missed'],
     ['/office/leaks', 'text=No meter runs'],
-    ['/office/devices', 'text=No device'],
+    ['/office/devices', 'text=appear here when they open the app'],
     ['/nowhere', 'text=There is nothing'],
   ],
   hanna: [
@@ -469,7 +610,7 @@ const SCREENS = {
     ['/homes/none', 'text=There is no such home'],
     ['/alerts', 'text=No alerts'],
     ['/sensors', 'h1'],
-    ['/rules', 'text=No rules'],
+    ['/rules', 'text=nothing raises an alert: add one'],
   ],
 };
 
@@ -568,6 +709,9 @@ try {
       done(`every screen at ${viewport.width} px, ${colorScheme}`);
     }
   }
+  await formsAndLists(DESK);
+  await formsAndLists(PHONE);
+  done('forms and lists');
   await office(DESK, 'light');
   await office(PHONE, 'dark');
   await homes(DESK, 'light');

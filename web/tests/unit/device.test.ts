@@ -3,7 +3,8 @@
 import { afterEach, describe, expect, test, vi } from 'vitest';
 import './helpers';
 import { login } from '../../src/data/account';
-import { localMinute, newExchange } from '../../src/lib/exchange';
+import { exchangeFields, localMinute, newExchange } from '../../src/lib/exchange';
+import { validate } from '../../src/lib/fields';
 import { shrink } from '../../src/lib/photo';
 
 afterEach(() => vi.unstubAllGlobals());
@@ -40,7 +41,8 @@ test('a photo is turned as the camera says, and made smaller', async () => {
 });
 
 describe('an exchange', () => {
-  const typed = { at: '2026-11-03T13:00', final: '1182,4', first: '0', number: ' B-2 ', note: '' };
+  const typed = { at: '2026-11-03T13:00', final: '1182,4', first: '0', number: 'B-2', note: '' };
+  const faults = (wrong: object) => validate(exchangeFields('m³'), { ...typed, ...wrong });
 
   test('is sent in numbers, and at the time of this zone', () => {
     const body = {
@@ -51,14 +53,15 @@ describe('an exchange', () => {
       new_serial: 'B-2',
       note: null,
     };
-    expect(newExchange(typed, 'x')).toEqual({ body });
+    expect(faults({})).toEqual({});
+    expect(newExchange(typed, 'x')).toEqual(body);
     expect(localMinute(new Date(2026, 10, 3, 13))).toBe(typed.at);
   });
 
   test.each([{ at: '' }, { final: '' }, { first: '-1' }, { final: '1e3' }])(
-    'with %j is not sent',
+    'with %j is not sent, and says so at that field',
     (wrong) => {
-      expect(newExchange({ ...typed, ...wrong }, 'x')).toHaveProperty('problem');
+      expect(Object.keys(faults(wrong))).toEqual(Object.keys(wrong));
     },
   );
 });

@@ -1,6 +1,6 @@
 import { describe, expect, it, vi } from 'vitest';
 import { meter } from './helpers';
-import { problemText } from '../../src/data/api';
+import { problemOf } from '../../src/data/api';
 import { ago, signalBars } from '../../src/lib/format';
 import { metresBetween, streetName, streetsOf } from '../../src/lib/geo';
 import { check, parseValue } from '../../src/lib/plausibility';
@@ -75,14 +75,14 @@ describe('words', () => {
       detail: 'Not stored.',
       errors: [{ field: 'value', detail: 'negative' }],
     };
-    expect(problemText(problem, 422)).toBe('Not stored. value: negative');
-    expect(problemText(null, 502)).toBe('The server answered 502.');
+    expect(problemOf(problem, 422).message).toBe('Not stored. value: negative');
+    expect(problemOf(null, 502).message).toBe('The server answered 502.');
   });
 
   it('says what is wrong once, by the name on the screen', () => {
     const detail = 'there is no such user in this twin';
     const problem = { detail: `assignee: ${detail}`, errors: [{ field: 'assignee', detail }] };
-    expect(problemText(problem, 422)).toBe(`Reader: ${detail}`);
+    expect(problemOf(problem, 422).message).toBe(`Reader: ${detail}`);
   });
 });
 

@@ -101,8 +101,13 @@ fn fill_store(args: &DynamicSecurityArgs) -> anyhow::Result<()> {
     let add = || Ok(Store::open(&store)?.apply(filling.commands)?);
     if let Err(error) = logged(&args.data, &detail, add) {
         let Some(StoreError::Refused(refused)) = error.downcast_ref() else { return Err(error) };
-        let exists =
-            matches!(refused, Refused::RoleExists | Refused::GroupExists | Refused::ClientExists);
+        let exists = matches!(
+            refused,
+            Refused::RoleExists
+                | Refused::GroupExists
+                | Refused::ClientExists
+                | Refused::NameOfAccount
+        );
         let advice = match exists {
             true => ": import before the first start, or delete those of the same names first",
             false => "",

@@ -26,9 +26,7 @@ pub(super) fn create(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
     let texts = fields.texts()?;
     let roles = fields.roles()?.unwrap_or_default();
     let groups = fields.groups()?.unwrap_or_default();
-    if desk.read(|state| state.clients().contains_key(name)) {
-        return Err(Refused::ClientExists.to_string());
-    }
+    desk.read(|state| state.check_new_client(name)).map_err(|refused| refused.to_string())?;
     let password = password.map(|password| hashed(desk, password)).transpose()?;
     let username = name.into();
     let client = Client { username, client_id, texts, roles, groups, ..Client::default() };

@@ -194,11 +194,19 @@ impl State {
         checks::ranked("groups of this client", list)
     }
 
+    /// Whether a new client may have this name, which is valid.
+    pub(crate) fn check_new_client(&self, name: &str) -> Result<(), Refused> {
+        if self.accounts.contains_key(name) {
+            return Err(Refused::NameOfAccount);
+        }
+        free(&self.clients, name, Refused::ClientExists, "clients", MAX_CLIENTS)
+    }
+
     fn create_client(&self, mut client: Client) -> Result<Vec<Row>, Refused> {
         checks::username(&client.username)?;
         client.client_id = checks::client_id(client.client_id)?;
         checks::texts(&client.texts)?;
-        free(&self.clients, &client.username, Refused::ClientExists, "clients", MAX_CLIENTS)?;
+        self.check_new_client(&client.username)?;
         self.known_roles("roles of this client", &mut client.roles)?;
         self.known_groups(&mut client.groups)?;
         let name = client.username.clone();

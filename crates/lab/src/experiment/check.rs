@@ -414,7 +414,10 @@ impl Check<'_> {
             From::Packets => {
                 (measure.host.is_some() && of_packets, "`host` and `what`: count, bytes or seconds")
             }
-            From::Spin => (measure.host.is_some(), "`host`"),
+            From::Spin => (
+                measure.host.is_some() && matches!(what, None | Some(What::Error)),
+                "`host`, and no `what` but error",
+            ),
             From::Sum | From::Difference => (!measure.of.is_empty(), "`of`, a list of measures"),
             From::Quotient => (measure.of.len() == 2, "`of`, two measures"),
             From::Marks => {

@@ -171,7 +171,7 @@ pub struct Measure {
     pub role: Option<Spanned<String>>,
     /// Field of its JSON lines: a number or a list of numbers (`lines`).
     pub field: Option<Spanned<String>>,
-    /// Property of a process or of packets that counts (`process`, `packets`).
+    /// Property of a process, of packets or of round trips that counts (`process`, `packets`, `spin`).
     pub what: Option<Spanned<What>>,
     /// Host whose packets count, both sent and received (`packets`).
     pub host: Option<Spanned<String>>,
@@ -242,7 +242,7 @@ pub enum From {
     Quotient,
 }
 
-/// A property of a process or of packets.
+/// A property of a process, of packets or of round trips.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -258,6 +258,8 @@ pub enum What {
     Bytes,
     /// Seconds from the first of them to the mark `until`, or to the last of them.
     Seconds,
+    /// Milliseconds by which round trips that the spin bit shows differ from the path's own.
+    Error,
 }
 
 /// Rule that combines a sample's numbers.

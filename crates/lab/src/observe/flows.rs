@@ -1,12 +1,13 @@
 //! Flows as seen at one host: packets and bytes by direction and kind, the link's losses, and the round-trip times
-//! that QUIC's spin bit shows.
+//! that QUIC's spin bit shows, beside those that the path really had.
 //!
 //! The point of observation is the host's interface: packets that it sends are counted before the link can lose them,
 //! and received ones after it. Corrupted packets count as what they still look like.
 
+use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::Observer;
@@ -18,6 +19,10 @@ use crate::wire::{PacketView, Protocol};
 
 /// The most flows that are tracked; packets of further ones are only counted.
 const MAX_FLOWS: usize = 1 << 16;
+/// The most packets in flight whose time of sending is remembered; those that never arrive whole count until then.
+const MAX_UNDERWAY: usize = 1 << 16;
+/// The most delays per flow and direction.
+const MAX_DELAYS: usize = 1 << 20;
 
 /// Packets and bytes, IP headers included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -79,6 +84,8 @@ pub struct FlowView {
     /// Volume that the host sent and the link lost.
     pub lost: Volume,
     spin: SpinBit,
+    /// Arrivals at the host and at the other end, each with its time in flight; QUIC's only.
+    delays: [Vec<(Nanos, Nanos)>; 2],
 }
 
 impl FlowView {
@@ -90,6 +97,22 @@ impl FlowView {
     /// The spin bit's samples.
     pub fn spin_bit(&self) -> &SpinBit {
         &self.spin
+    }
+
+    /// The path's own round trip: the median times in flight of the packets that arrived at either end `from` a time
+    /// `to` another, added up. `None` if no packet arrived at one of them.
+    pub fn path_round_trip(&self, from: Nanos, to: Nanos) -> Option<Nanos> {
+        self.delays
+            .iter()
+            .map(|arrivals| {
+                let since = arrivals.partition_point(|(at, _)| *at < from);
+                let until = arrivals.partition_point(|(at, _)| *at <= to);
+                let mut taken: Vec<Nanos> =
+                    arrivals.get(since..until)?.iter().map(|(_, took)| *took).collect();
+                taken.sort_unstable();
+                taken.get(taken.len() / 2).copied()
+            })
+            .sum()
     }
 }
 
@@ -113,7 +136,15 @@ pub struct Flows {
     /// Far ends of QUIC connections: a flow with one of them that begins in the middle of a connection is one whose
     /// near end has changed its address.
     quic_ends: FxHashSet<SocketAddr>,
+    /// When packets that have not arrived were sent, by a hash of their payload; `None` if copies of one are underway.
+    underway: FxHashMap<u64, Option<Nanos>>,
     uncounted: u64,
+}
+
+/// A packet's payload as a number. QUIC's packets differ, and a link changes headers only.
+fn fingerprint(packet: &[u8]) -> Option<u64> {
+    let view = PacketView::parse(packet).filter(|view| view.protocol() == Protocol::Udp)?;
+    Some(FxBuildHasher.hash_one(view.payload()))
 }
 
 impl Flows {
@@ -124,6 +155,7 @@ impl Flows {
             flows: Vec::new(),
             index: FxHashMap::default(),
             quic_ends: FxHashSet::default(),
+            underway: FxHashMap::default(),
             uncounted: 0,
         }
     }
@@ -170,6 +202,7 @@ impl Flows {
             received: ByKind::default(),
             lost: Volume::default(),
             spin: SpinBit::default(),
+            delays: Default::default(),
         });
         self.flows.last_mut()
     }
@@ -194,6 +227,21 @@ impl Flows {
     }
 }
 
+impl Flows {
+    /// Notes how long a packet between the host and another was in flight.
+    fn arrived(&mut self, at: Nanos, to: HostId, packet: &[u8]) {
+        let sent = fingerprint(packet).and_then(|print| self.underway.remove(&print)?);
+        let (Some(sent), Some(view)) = (sent, PacketView::parse(packet)) else { return };
+        let outward = to != self.host;
+        let Some(&known) = self.index.get(&key(&view, outward)) else { return };
+        let flow = &mut self.flows[known];
+        let delays = &mut flow.delays[usize::from(outward)];
+        if flow.quic && delays.len() < MAX_DELAYS {
+            delays.push((at, at.saturating_sub(sent)));
+        }
+    }
+}
+
 impl FlowView {
     fn is_over(&self) -> bool {
         self.sent.volume(Kind::Close).packets + self.received.volume(Kind::Close).packets > 0
@@ -205,12 +253,19 @@ impl Observer for Flows {
         if from == self.host {
             self.count(at, packet, true);
         }
+        if let Some(print) = fingerprint(packet) {
+            if self.underway.len() >= MAX_UNDERWAY {
+                self.underway.clear();
+            }
+            self.underway.entry(print).and_modify(|sent| *sent = None).or_insert(Some(at));
+        }
     }
 
     fn delivered(&mut self, at: Nanos, to: HostId, packet: &[u8]) {
         if to == self.host {
             self.count(at, packet, false);
         }
+        self.arrived(at, to, packet);
     }
 
     fn dropped(&mut self, _at: Nanos, from: HostId, _reason: DropReason, packet: &[u8]) {

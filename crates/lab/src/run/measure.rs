@@ -240,12 +240,17 @@ fn count(
     })
 }
 
-/// Round trips by the spin bit, in milliseconds.
+/// Round trips by the spin bit in milliseconds, or by how much they differ from the path's.
 fn round_trips(measure: &Measure, observed: &Observed, window: &RangeInclusive<u64>) -> Points {
     let host = measure.host.as_ref().map_or("", |host| host.get_ref());
     let shown = observed.round_trips.iter();
     let shown = shown.filter(|trip| trip.host == host && window.contains(&trip.at_ns));
-    shown.map(|trip| (trip.at_ns, trip.took_ns as f64 / 1e6)).collect()
+    let errors = measure.what.as_ref().is_some_and(|what| *what.get_ref() == What::Error);
+    let told = shown.filter_map(|trip| {
+        let ns = if errors { trip.took_ns.abs_diff(trip.path_ns?) } else { trip.took_ns };
+        Some((trip.at_ns, ns as f64 / 1e6))
+    });
+    told.collect()
 }
 
 fn evaluate(take: Take, numbers: &[f64]) -> Option<f64> {
@@ -415,13 +420,16 @@ mod tests {
     fn round_trips_of_the_spin_bit_are_told_by_host_and_moment() {
         let trip = |at_ns, host: &str, ms: u64| {
             let (host, took_ns) = (host.to_owned(), ms * 1_000_000);
-            RoundTrip { at_ns, host, took_ns }
+            RoundTrip { at_ns, host, took_ns, path_ns: (ms < 70).then_some(42_000_000) }
         };
         let round_trips = vec![trip(5, "a", 40), trip(12, "a", 50), trip(13, "c", 70)];
         let observed = Observed { round_trips, ..Observed::default() };
         let value = |keys: &str| value(&format!("from = 'spin'\n{keys}"), &record(), &observed);
         assert_eq!(value("host = 'a'"), Ok(45.0));
         assert_eq!(value("host = 'a'\nsince = 'begin'"), Ok(50.0));
-        assert_eq!(value("host = 'b'"), Err("none".to_owned()));
+        assert_eq!(value("host = 'a'\nwhat = 'error'"), Ok(5.0));
+        for unknown in ["host = 'b'", "host = 'c'\nwhat = 'error'"] {
+            assert_eq!(value(unknown), Err("none".to_owned()));
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use fulmar_auth::ExternalPassword;
 use fulmar_identity::{Change, Identities, MAX_ACCOUNTS, Row};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -22,6 +23,9 @@ use crate::text::Name;
 use crate::time::Time;
 use crate::topics::Whose;
 use crate::twins::types::TwinKind;
+
+/// Before the password's tag and the name in the credential of a login by password. No identifier of a token has a colon.
+const BY_PASSWORD: &str = "password:";
 
 /// An account as needed for requests.
 #[derive(Clone, Debug)]
@@ -48,9 +52,10 @@ impl Account {
         self.row.role_in(twin)?.parse().ok()
     }
 
-    /// A tag that changes with the password; empty without one.
-    pub(crate) fn password_tag(&self) -> String {
-        self.password.as_ref().map(|hash| hash.tag()).unwrap_or_default()
+    /// Credential of a login by password, which changes with it.
+    pub(crate) fn password_credential(&self) -> Box<str> {
+        let tag = self.password.as_ref().map(|hash| hash.tag()).unwrap_or_default();
+        format!("{BY_PASSWORD}{tag}:{}", self.name).into()
     }
 }
 
@@ -264,8 +269,11 @@ impl AccountCache {
         Some((Account::new(&account)?, until.map(Time)))
     }
 
-    /// Whether the token with this identifier, a login's or a device's, is still valid.
+    /// Whether the token with this identifier, a login's or a device's, or the password with this credential, is still valid.
     pub(crate) fn is_good(&self, id: &str, now: Time) -> bool {
+        if let Some((_, name)) = id.strip_prefix(BY_PASSWORD).and_then(|tag| tag.split_once(':')) {
+            return self.account(name).is_some_and(|account| *account.password_credential() == *id);
+        }
         let is_good = |account: &Arc<fulmar_identity::Account>| account.has_good(id, now.0);
         self.identities.read(|state| state.account_with(id).is_some_and(is_good))
     }
@@ -276,6 +284,13 @@ impl AccountCache {
             let accounts = state.accounts().values().filter(|account| account.has_expired(now.0));
             accounts.map(|account| account.name.clone()).collect()
         })
+    }
+
+    /// An account's password as it is stored.
+    pub(crate) fn password(&self, name: &str) -> Option<ExternalPassword> {
+        let account = self.account(name)?;
+        let hash = account.password.as_ref().map(|hash| hash.as_str().to_owned());
+        Some(ExternalPassword { hash, credential: account.password_credential() })
     }
 
     pub(crate) fn account(&self, name: &str) -> Option<Account> {

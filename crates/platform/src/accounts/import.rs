@@ -27,12 +27,13 @@ pub(crate) fn user_store(store: &Store, identities: &Arc<Identities>) -> Result<
     Ok(store.write_now(move |db| Ok(UserStore::compare(db, &identities)?))?)
 }
 
-/// Records whose users the database has, unless another store has them, and moves the accounts, if there are any.
+/// Records whose users the database has, unless another store has them, and moves the accounts, if there are any. Returns
+/// whether another store has them.
 pub(crate) fn import(
     data: &Path,
     store: &Store,
     identities: &Arc<Identities>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let known = user_store(store, identities)?;
     if known == UserStore::Foreign {
         tracing::warn!(
@@ -40,11 +41,11 @@ pub(crate) fn import(
             "the users of the platform's database are in another data folder's identities.db: stop the server and use that \
              folder, or restore the file; until then those users cannot log in, and keep their devices"
         );
-        return Ok(());
+        return Ok(true);
     }
     let found = store.write_now(|db| Ok(earlier_accounts::read(db)?))?;
     if known == UserStore::Own && found.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     let new = Command::SetIdentifier(Uuid::new_v4().to_string().into());
     identities.apply(vec![new]).map_err(refused)?;
@@ -62,7 +63,21 @@ pub(crate) fn import(
         }
         Ok(())
     })?;
-    Ok(())
+    Ok(false)
+}
+
+/// Logs each name that a client and an account have, since only earlier versions allowed that.
+pub(crate) fn log_shared_names(identities: &Identities) {
+    let names =
+        identities.read(|state| state.shared_names().map(str::to_owned).collect::<Vec<_>>());
+    for user in names {
+        tracing::warn!(
+            user,
+            "a client of the broker and a user of the platform have this name: each has its own password and rights, and MQTT \
+             accepts the client's password only; to end that, remove one of them: `fulmar ctl users remove` or `fulmar user \
+             remove`"
+        );
+    }
 }
 
 fn move_accounts(
@@ -81,16 +96,5 @@ fn move_accounts(
         "the platform's accounts are in the store of identities now; remove the copy, which has hashes of passwords, \
          when you do not need the version before"
     );
-    let clashes = identities.read(|state| {
-        let both = state.accounts().keys().filter(|name| state.clients().contains_key(*name));
-        both.map(ToString::to_string).collect::<Vec<_>>()
-    });
-    for name in clashes {
-        tracing::warn!(
-            user = name,
-            "a client of the store and an account of the platform have this name: as before, each has its own password \
-             and rights, and MQTT accepts the client's password"
-        );
-    }
     Ok(())
 }

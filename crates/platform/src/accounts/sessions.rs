@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Extension, State};
 use axum::http::StatusCode;
-use fulmar_http::PasswordLogin;
+use fulmar_auth::User as BrokerUser;
+use fulmar_http::password_login;
 use fulmar_identity::{AccountChange, Command};
 use fulmar_text::network::site as network;
 use serde::{Deserialize, Serialize};
@@ -77,17 +78,6 @@ impl User {
     }
 }
 
-/// Why a login by password is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoginRefused {
-    /// There is no such user, or the password is another.
-    Wrong,
-    /// Too many of this user's logins from this address were wrong.
-    TooOften,
-    /// The database cannot be asked now.
-    Unavailable,
-}
-
 /// Log in
 #[utoipa::path(post, path = "/session", tag = "session", request_body = Login, security(()),
     responses((status = 201, body = Session)))]
@@ -103,18 +93,10 @@ pub(crate) async fn log_in(
         tracing::info!(user = &*login.user, peer = %address, "login refused");
         return Err(Problem::unauthorized(WRONG));
     };
-    let who = (name, network(address));
-    app.logins.take_token(who.clone(), Instant::now()).map_err(|seconds| {
-        tracing::warn!(user = &*who.0, peer = %address, "too many failed logins");
-        Problem::too_often("too many failed logins: wait", seconds)
-    })?;
-    let attempt = Attempt { app: &app, who: Some(&who) };
-    let account = check(&app, &who.0, who.1, &login.password, attempt).await?;
-    let Some(account) = account else {
-        tracing::info!(user = &*who.0, peer = %address, "login refused");
+    let Some(account) = check(&app, name, address, &login.password).await? else {
+        tracing::info!(user = &*login.user, peer = %address, "login refused");
         return Err(Problem::unauthorized(WRONG));
     };
-    app.logins.give_back(&who);
     let now = Time::now();
     let session = NewSession {
         id: Uuid::new_v4().to_string(),
@@ -134,70 +116,28 @@ pub(crate) async fn log_in(
     json(StatusCode::CREATED, &Session { token: Some(token), expires_at, user })
 }
 
-/// A login that counts as a failure only once its password has been checked.
-struct Attempt<'a> {
-    app: &'a App,
-    /// User and network; `None` once it counts.
-    who: Option<&'a (Name, IpAddr)>,
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        if let Some(who) = self.who {
-            self.app.logins.give_back(who);
-        }
-    }
-}
-
-/// A login that is not an HTTP request: the account, if the password is right; with the same limits.
-pub(crate) async fn by_password(
-    app: &App,
-    user: &str,
-    password: &str,
-    from: IpAddr,
-) -> Result<Account, LoginRefused> {
-    let Ok(name) = user.parse::<Name>() else { return Err(LoginRefused::Wrong) };
-    let who = (name, network(from));
-    let taken = app.logins.take_token(who.clone(), Instant::now());
-    taken.map_err(|_| LoginRefused::TooOften)?;
-    let attempt = Attempt { app, who: Some(&who) };
-    let account = check(app, &who.0, who.1, password, attempt).await.map_err(|problem| {
-        tracing::warn!("platform: cannot check a login: {}", problem.detail());
-        LoginRefused::Unavailable
-    })?;
-    let account = account.ok_or(LoginRefused::Wrong)?;
-    app.logins.give_back(&who);
-    Ok(account)
-}
-
-/// The account, if this login is known to be right.
-pub(crate) fn known(app: &App, user: &str, password: &str, from: IpAddr) -> Option<Account> {
-    let account = app.account_cache.account(user)?;
-    let stored = account.password.as_ref().map(|hash| hash.as_str());
-    let login = PasswordLogin { user, password, from, stored };
-    app.settings.logins.is_right(&login).then_some(account)
-}
-
-/// The account, if the password is right.
+/// The account, if the password is right: then, or if it could not be checked, this is no failed login. One whose client
+/// does not wait for the answer is: that is how a guess looks that was not right at once.
 async fn check(
     app: &App,
-    user: &Name,
-    from: IpAddr,
+    name: Name,
+    address: IpAddr,
     password: &str,
-    mut attempt: Attempt<'_>,
 ) -> Result<Option<Account>, Problem> {
-    let account = app.account_cache.account(user);
-    let hash = account.as_ref().and_then(|account| account.password.clone());
-    let stored = hash.as_ref().map(|hash| hash.as_str());
-    let login = PasswordLogin { user, password, from, stored };
-    let mut turn = app.settings.logins.turn(login).await?;
-    attempt.who = None;
-    if turn.needs_hash() {
-        let (hash, password) = (hash.clone(), password.to_owned());
-        turn = turn.hash(move || hash.is_some_and(|hash| hash.matches(&password))).await?;
+    let user = BrokerUser::external(&name).ok_or_else(|| Problem::unauthorized(WRONG))?;
+    let who = (name, network(address));
+    app.logins.take_token(who.clone(), Instant::now()).map_err(|seconds| {
+        tracing::warn!(user = &*who.0, peer = %address, "too many failed logins");
+        Problem::too_often("too many failed logins: wait", seconds)
+    })?;
+    let checked = password_login::log_in(&app.settings.logins, user, password, address).await;
+    if !matches!(checked, Ok(None)) {
+        app.logins.give_back(&who);
     }
-    let right = turn.end().await;
-    Ok(account.filter(|_| right))
+    let Some(admitted) = checked? else { return Ok(None) };
+    // Unless it has changed meanwhile.
+    let same = |account: &Account| Some(account.password_credential()) == admitted.credential;
+    Ok(app.account_cache.account(&who.0).filter(same))
 }
 
 /// The user who is logged in

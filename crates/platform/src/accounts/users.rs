@@ -4,6 +4,8 @@
 //! gives and removes roles in this twin. The server's administrator removes accounts (`fulmar user remove`).
 
 use axum::http::StatusCode;
+use fulmar_auth::User;
+use fulmar_http::password_login;
 use fulmar_identity::{Account, AccountChange, Command, Membership};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,7 +68,8 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewUser>) -> An
     member.may(Deed::Administer)?;
     debug_assert!(PASSWORD_CHARACTERS.contains(&new.password.chars().count()));
     let password = new.password.to_string();
-    let hash = app.settings.logins.hash(member.name(), move || hash(&password)).await??;
+    let by = User::external(member.name()).ok_or_else(|| Problem::missing("user"))?;
+    let hash = password_login::hash(&app.settings.logins, &by, move || hash(&password)).await??;
     let display_name = new.display_name.map_or_else(|| new.name.to_string(), |n| n.to_string());
     let account = Account {
         name: (*new.name).into(),

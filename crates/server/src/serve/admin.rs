@@ -171,10 +171,11 @@ impl Part for Administration {
             |client: &Arc<Client>| client.administration.is_some() && !client.disabled;
         self.has_administrator = identities.read(|state| state.clients().values().any(administers))
             || offers.has_users.as_ref().is_some_and(|has_users| has_users());
-        let asked = Arc::clone(broker);
-        let in_file = Box::new(move |user: &str| asked.password_hash_in_file(user));
-        let more = offers.administrators.clone();
-        let users = Users::new(in_file, Arc::clone(&identities), more, core.login_turns.clone());
+        let users = Users {
+            logins: broker.logins(),
+            identities: Arc::clone(&identities),
+            external: offers.external_users.clone(),
+        };
         let settings = Settings {
             broker: Arc::clone(broker),
             administrators: Arc::new(users),

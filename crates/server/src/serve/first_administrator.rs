@@ -17,8 +17,8 @@ use fulmar_identity::{
 use fulmar_config::Config;
 use fulmar_part::ChangeLog;
 
-/// Name of the user.
-const NAME: &str = "admin";
+/// Names of the user: the first one that neither a client nor an account has.
+const NAMES: [&str; 3] = ["admin", "administrator", "first-administrator"];
 /// The file in the data folder.
 pub(super) const FILE: &str = "first-administrator";
 /// 32 letters and digits, without those that look alike.
@@ -47,9 +47,13 @@ pub(super) fn create(
         Some(password) => password.to_owned(),
         None => generate()?,
     };
-    files::write(&file, text(&password, &users, data).as_bytes(), true)?;
-    let mut add = || users.add(&password);
-    let added = log.map_or_else(&mut add, |log| log.user_added(NAME, &mut || users.add(&password)));
+    let name = free_name(identities);
+    files::write(&file, text(name, &password, &users, data).as_bytes(), true)?;
+    let mut add = || users.add(name, &password);
+    let added = match log {
+        Some(log) => log.user_added(name, &mut add),
+        None => add(),
+    };
     added.context("the first administrator")?;
     Ok(Some(file))
 }
@@ -83,14 +87,14 @@ impl Users {
         Ok(config.needs_user().then(identities))
     }
 
-    fn add(&self, password: &str) -> anyhow::Result<()> {
+    fn add(&self, name: &str, password: &str) -> anyhow::Result<()> {
         match self {
             Users::Identities(hasher, identities) => {
-                Ok(identities.apply(administrator(password, hasher)?)?)
+                Ok(identities.apply(administrator(name, password, hasher)?)?)
             }
             #[cfg(feature = "platform")]
             Users::Platform(admin) => {
-                let (name, display_name, role) = (NAME, None, None);
+                let (display_name, role) = (None, None);
                 let user =
                     fulmar_platform::UserToAdd { name, display_name, server_admin: true, role };
                 Ok(admin.add_user(&user, password)?)
@@ -100,15 +104,15 @@ impl Users {
 
     /// Where it can log in, and the command that changes its password. A user of the platform has no rights to topics
     /// beyond the platform's.
-    fn advice(&self, data: &Path) -> String {
+    fn advice(&self, name: &str, data: &Path) -> String {
         let data = data.display();
         match self {
             Users::Identities(..) => {
                 let host = local_names().into_iter().next().unwrap_or("localhost".to_owned());
                 format!(
-                    "Try it: fulmar sub quic://{host} -u {NAME} -P - -t '#' -v\n\
-                     Create users for devices: mosquitto_ctrl -h {host} -u {NAME} dynsec help\n\
-                     Change the password: fulmar user passwd {NAME} --data {data}\n"
+                    "Try it: fulmar sub quic://{host} -u {name} -P - -t '#' -v\n\
+                     Create users for devices: mosquitto_ctrl -h {host} -u {name} dynsec help\n\
+                     Change the password: fulmar user passwd {name} --data {data}\n"
                 )
             }
             #[cfg(feature = "platform")]
@@ -117,17 +121,29 @@ impl Users {
                  It may use the platform's topics only. Users for others: fulmar passwd NAME --file FILE, with [auth] \
                  password_file = \"FILE\" in the configuration.\n\
                  Create users for devices: fulmar user token --help\n\
-                 Change the password: fulmar user passwd {NAME} --data {data}\n"
+                 Change the password: fulmar user passwd {name} --data {data}\n"
             ),
         }
     }
 }
 
+fn free_name(identities: &Identities) -> &'static str {
+    let is_free = |name: &&str| {
+        identities
+            .read(|state| !state.clients().contains_key(*name) && state.namesake(name).is_none())
+    };
+    NAMES.into_iter().find(is_free).unwrap_or(NAMES[0])
+}
+
 /// A role that allows everything, and a client with it.
-fn administrator(password: &str, hasher: &PasswordHasher) -> anyhow::Result<Vec<Command>> {
+fn administrator(
+    name: &str,
+    password: &str,
+    hasher: &PasswordHasher,
+) -> anyhow::Result<Vec<Command>> {
     let role = administrator_role();
     let client = Client {
-        username: NAME.into(),
+        username: name.into(),
         roles: vec![Ranked::new(&role.name, -1)],
         administration: Some(AdministrationRole::Administrator),
         ..Client::default()
@@ -145,9 +161,9 @@ fn generate() -> anyhow::Result<String> {
 }
 
 /// Text with which a person can log in for the first time.
-fn text(password: &str, users: &Users, data: &Path) -> String {
-    let advice = users.advice(data);
-    format!("The first administrator:\nname: {NAME}\n{PASSWORD}{password}\n{advice}")
+fn text(name: &str, password: &str, users: &Users, data: &Path) -> String {
+    let advice = users.advice(name, data);
+    format!("The first administrator:\nname: {name}\n{PASSWORD}{password}\n{advice}")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Context as _;
-use fulmar_broker::auth::{AccessControl, HashReplacements, IdentityTable, PasswordFile};
+use fulmar_broker::auth::{AccessControl, HashReplacements, IdentityTable};
 use fulmar_broker::control::{Control, ControlRequest};
 use fulmar_broker::{Broker, LogLimiter};
 use fulmar_identity::control::ChangeLog;
@@ -77,9 +77,7 @@ impl Running {
     ) -> anyhow::Result<()> {
         access_control.scram = secrets::scram_decoys(auth, data)?;
         self.identities.hasher().set_scram_iterations(auth.verifier_iterations());
-        let passwords = access_control.passwords.take().unwrap_or_else(PasswordFile::without_file);
-        passwords.add_identities(&self.table);
-        access_control.passwords = Some(passwords);
+        access_control.logins.add_identities(&self.table);
         access_control.identities = Some(Arc::clone(&self.table));
         Ok(())
     }

@@ -27,8 +27,8 @@ pub(super) const FILE: &str = "replaced-hashes";
 /// # Errors
 /// The file in the data folder cannot be read, or others can read it, too.
 pub(super) fn install(access_control: &AccessControl, data: &Path) -> anyhow::Result<()> {
-    if let Some(passwords) = &access_control.passwords {
-        passwords.replace_outdated(Arc::new(ReplacedHashes::open(&data.join(FILE))?));
+    if let Some(file) = access_control.logins.file() {
+        file.replace_outdated(Arc::new(ReplacedHashes::open(&data.join(FILE))?));
     }
     Ok(())
 }

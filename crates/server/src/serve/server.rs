@@ -16,7 +16,7 @@ use anyhow::Context;
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
-use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, LoginTurns, Plain};
+use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
 use fulmar_transport::{Clock, Handoff, QuicKeys};
 
 use super::revocation::Revocation;
@@ -226,7 +226,6 @@ struct Opened {
     /// Memory for answers that clients have not taken yet, of both APIs and the `http` port.
     answers: AnswerSpace,
     identities: identities::Running,
-    login_turns: LoginTurns,
     access_control: AccessControl,
     cluster: Option<Arc<ClusterStatus>>,
     first_administrator: Option<PathBuf>,
@@ -258,7 +257,6 @@ impl Opened {
         let answers = AnswerSpace::new(config.memory().answers);
         let identities = shared.as_mut().map(|shared| shared.take_rows(Database::Identities));
         let identities = identities::Running::open(&data, identities)?;
-        let login_turns = LoginTurns::default();
         // The data folder is locked.
         let mut opening = Opening {
             config,
@@ -267,7 +265,7 @@ impl Opened {
             restored: stored.restored(),
             shared: shared.as_mut(),
             identities: identities.get(),
-            login_turns: &login_turns,
+            logins: &access_control.logins,
             answers: &answers,
             first_administrator: None,
             offers: Offers::default(),
@@ -286,7 +284,6 @@ impl Opened {
             stored,
             answers,
             identities,
-            login_turns,
             access_control,
             cluster,
             first_administrator,
@@ -339,7 +336,6 @@ impl Running {
             store,
             certificates,
             identities: Arc::clone(identities.get()),
-            login_turns: opened.login_turns,
             answers: opened.answers,
             crl_next_update: revocation.next_update(),
             cluster: opened.cluster,

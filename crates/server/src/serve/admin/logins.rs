@@ -3,85 +3,69 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused};
-use fulmar_broker::auth::{MAX_PASSWORD_BYTES, verify_password};
-use fulmar_http::{LoginTurns, PasswordLogin};
-use fulmar_identity::{API_TOKEN_PREFIX, Client, Identities, PasswordHash};
-use fulmar_part::MoreAdministrators;
-
-/// The hash of a user's password in the password file.
-pub(super) type HashInFile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused, Role};
+use fulmar_broker::User;
+use fulmar_broker::auth::{Admitted, ExternalUsers, Logins, Vouched};
+use fulmar_http::password_login;
+use fulmar_identity::{API_TOKEN_PREFIX, Client, Identities};
+use fulmar_transport::Clock;
 
 /// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
 pub(super) struct Users {
-    hash_in_file: HashInFile,
-    identities: Arc<Identities>,
-    more: Option<Arc<dyn MoreAdministrators>>,
-    turns: LoginTurns,
+    pub(super) logins: Arc<Logins>,
+    pub(super) identities: Arc<Identities>,
+    pub(super) external: Option<Arc<dyn ExternalUsers>>,
 }
 
 impl Users {
-    pub(super) fn new(
-        hash_in_file: HashInFile,
-        identities: Arc<Identities>,
-        more: Option<Arc<dyn MoreAdministrators>>,
-        turns: LoginTurns,
-    ) -> Users {
-        Users { hash_in_file, identities, more, turns }
-    }
-
-    /// The user of the store or the password file with this password; `None` if there is none of this name, so that the
-    /// others are asked.
-    async fn stored(
-        &self,
-        user: &str,
-        password: &str,
-        from: IpAddr,
-    ) -> Option<Result<Login, Refused>> {
-        let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
-        let in_file = (self.hash_in_file)(user).filter(|_| known.is_none());
-        if let Some(more) = &self.more
-            && known.is_none()
-            && (in_file.is_none() || more.knows(user))
-        {
-            return None;
-        }
-        let login = self.with_password(known, in_file, user, password, from).await;
-        Some(login.ok_or(Refused::Wrong).flatten())
-    }
-
-    /// The login of a client of the store; `None` if the password is wrong. Those who may only use MQTT learn that.
+    /// The user with this password: of the store, an external one, or of the password file, who has no role.
     async fn with_password(
         &self,
-        known: Option<Arc<Client>>,
-        in_file: Option<String>,
         user: &str,
         password: &str,
         from: IpAddr,
-    ) -> Option<Result<Login, Refused>> {
-        let known = known.filter(|client| !client.disabled);
-        let stored = known.as_ref().and_then(|client| client.password.as_ref());
-        let stored = stored.map(PasswordHash::as_str).or(in_file.as_deref());
-        let login = PasswordLogin { user, password, from, stored };
-        let Ok(mut turn) = self.turns.turn(login).await else {
-            return Some(Err(Refused::TooOften));
-        };
-        if turn.needs_hash() {
-            let (hash, given) = (stored.map(str::to_owned), password.to_owned());
-            let verify = move || hash.is_some_and(|hash| verify_password(&hash, given.as_bytes()));
-            turn = turn.hash(verify).await.ok()?;
+    ) -> Result<Login, Refused> {
+        let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
+        let external = self.external.as_ref().filter(|_| known.is_none());
+        let is_external =
+            external.is_some_and(|users| users.knows(user) || !self.logins.knows(user));
+        let user = if is_external { User::external(user) } else { User::named(user).ok() };
+        let user = user.ok_or(Refused::Wrong)?;
+        match password_login::log_in(&self.logins, user, password, from).await {
+            Ok(Some(admitted)) if is_external => self.server_admin(admitted),
+            Ok(Some(_)) => self.with_role(known),
+            Ok(None) => Err(Refused::Wrong),
+            Err(_) => Err(Refused::TooOften),
         }
-        if !turn.end().await {
-            return None;
-        }
-        let Some((known, role)) =
-            known.and_then(|known| Some((Arc::clone(&known), known.administration?)))
-        else {
-            return Some(Err(Refused::NoRole));
+    }
+
+    /// The login of an external user, if it is an administrator.
+    fn server_admin(&self, admitted: Admitted) -> Result<Login, Refused> {
+        let Admitted { user: Some(user), credential: Some(credential), .. } = admitted else {
+            return Err(Refused::Wrong);
         };
+        let (Vouched::External(name), Some(users)) = (user.vouched(), self.external.clone()) else {
+            return Err(Refused::NoRole);
+        };
+        let name = name.to_owned();
+        let principal = Principal { name: name.clone(), role: Role::Administrator };
+        let holds = move || {
+            (users.is_good(&credential) && users.is_server_admin(&name))
+                .then_some(Role::Administrator)
+        };
+        holds().ok_or(Refused::NoRole)?;
+        Ok(Login { principal, holds: Arc::new(holds) })
+    }
+
+    /// The login of a client of the store whose password is right. Those who may only use MQTT learn that.
+    fn with_role(&self, known: Option<Arc<Client>>) -> Result<Login, Refused> {
+        let known = known.ok_or(Refused::NoRole)?;
+        if known.disabled {
+            return Err(Refused::Wrong);
+        }
+        let role = known.administration.ok_or(Refused::NoRole)?;
         let name = known.username.clone();
-        let found = fulmar_identity::Principal { name, role, is_token: false };
-        Some(Ok(self.login(found, known)))
+        Ok(self.login(fulmar_identity::Principal { name, role, is_token: false }, known))
     }
 
     fn login(&self, found: fulmar_identity::Principal, known: Arc<Client>) -> Login {
@@ -113,24 +97,19 @@ fn principal(found: fulmar_identity::Principal) -> Principal {
 impl Administrators for Users {
     fn log_in<'a>(&'a self, credentials: Credentials<'a>, from: IpAddr) -> Answer<'a> {
         Box::pin(async move {
-            if let Credentials::Password { user, password } = credentials
-                && user.len().max(password.len()) > MAX_PASSWORD_BYTES
-            {
-                return Err(Refused::Wrong);
-            }
             match credentials {
                 Credentials::Token(token) if token.starts_with(API_TOKEN_PREFIX) => {
-                    return self.api_token(token);
+                    self.api_token(token)
+                }
+                Credentials::Token(token) => {
+                    let admitted =
+                        self.external.as_ref().and_then(|it| it.admit(token, None, Clock::wall()));
+                    self.server_admin(admitted.ok_or(Refused::Wrong)?)
                 }
                 Credentials::Password { user, password } => {
-                    if let Some(decided) = self.stored(user, password, from).await {
-                        return decided;
-                    }
+                    self.with_password(user, password, from).await
                 }
-                Credentials::Token(_) => {}
             }
-            let Some(more) = &self.more else { return Err(Refused::Wrong) };
-            more.log_in(credentials, from).await
         })
     }
 }
@@ -140,20 +119,20 @@ impl Administrators for Users {
 mod tests {
     use super::*;
 
-    use fulmar_admin::Role;
-    use fulmar_broker::auth::hash_password;
+    use fulmar_broker::auth::{AccessControl, MAX_PASSWORD_BYTES, PasswordFile, hash_password};
     use fulmar_identity::{Command, PasswordHasher};
     use futures_util::FutureExt as _;
 
     fn users(folder: &tempfile::TempDir) -> Users {
-        let file = folder.path().join("identities.db");
-        let identities = Identities::open(&file, Box::new(|_, _, _| {})).unwrap();
-        Users::new(
-            Box::new(|user| (user == "file").then(|| hash_password(b"right").unwrap())),
-            Arc::new(identities),
-            None,
-            LoginTurns::default(),
-        )
+        let file = folder.path().join("passwords");
+        std::fs::write(&file, format!("file:{}", hash_password(b"right").unwrap())).unwrap();
+        let store = crate::serve::identities::Running::open(folder.path(), None).unwrap();
+        let logins = Arc::new(Logins::new(Some(PasswordFile::load(&file).unwrap())));
+        let mut access_control = AccessControl { logins, ..AccessControl::default() };
+        store.add_to(&mut access_control, &fulmar_config::Auth::default(), folder.path()).unwrap();
+        let identities = Arc::clone(store.get());
+        let logins = access_control.logins;
+        Users { logins, identities, external: None }
     }
 
     fn runtime() -> tokio::runtime::Runtime {

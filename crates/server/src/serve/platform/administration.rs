@@ -1,19 +1,14 @@
 //! The platform for the administration: its server administrators, the log of changes, and commands of `fulmar user` and
 //! `fulmar twin` through the administration socket.
 
-use std::net::IpAddr;
-use std::sync::Arc;
-
 use axum::extract::ConnectInfo;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse as _;
 use axum::routing::post;
-use fulmar_admin::{
-    Administrators, Answer, Credentials, LocalCaller, Login, NewEntry, Principal, Refused, Role,
-};
-use fulmar_platform::{LoginRefused, Platform};
+use fulmar_admin::{LocalCaller, NewEntry};
+use fulmar_platform::Platform;
 
-use fulmar_part::{MoreAdministrators, Offers};
+use fulmar_part::Offers;
 
 use crate::serve::admin::ChangeLog;
 
@@ -21,7 +16,6 @@ use crate::serve::admin::ChangeLog;
 pub(super) fn offer(platform: &Platform, offers: &mut Offers) {
     let Some(log) = offers.administration_log.clone().map(ChangeLog) else { return };
     platform.log_changes(Box::new(log.clone()));
-    offers.administrators = Some(Arc::new(ServerAdmins(platform.clone())));
     offers.local_routes = commands(platform.clone(), log);
 }
 
@@ -51,46 +45,4 @@ fn commands(platform: Platform, log: ChangeLog) -> axum::Router {
     };
     let path = format!("{}{}", fulmar_admin::PREFIX, fulmar_admin::PLATFORM_COMMANDS);
     axum::Router::new().route(&path, post(run))
-}
-
-/// The platform's server administrators may administer the broker, too.
-struct ServerAdmins(Platform);
-
-impl Administrators for ServerAdmins {
-    fn log_in<'a>(&'a self, credentials: Credentials<'a>, from: IpAddr) -> Answer<'a> {
-        Box::pin(log_in(&self.0, credentials, from))
-    }
-}
-
-impl MoreAdministrators for ServerAdmins {
-    fn knows(&self, user: &str) -> bool {
-        self.0.knows(user)
-    }
-}
-
-async fn log_in(
-    platform: &Platform,
-    credentials: Credentials<'_>,
-    from: IpAddr,
-) -> Result<Login, Refused> {
-    let admitted = match credentials {
-        Credentials::Token(token) => platform.admit(token, None).ok_or(Refused::Wrong)?,
-        Credentials::Password { user, password } => {
-            platform.log_in(user, password, from).await.map_err(|refused| match refused {
-                LoginRefused::Wrong => Refused::Wrong,
-                LoginRefused::TooOften | LoginRefused::Unavailable => Refused::TooOften,
-            })?
-        }
-    };
-    if !platform.is_server_admin(&admitted.user) {
-        return Err(Refused::NoRole);
-    }
-    let principal = Principal { name: admitted.user.clone(), role: Role::Administrator };
-    let platform = platform.clone();
-    let holds = move || {
-        let valid =
-            platform.is_session(&admitted.session) && platform.is_server_admin(&admitted.user);
-        valid.then_some(Role::Administrator)
-    };
-    Ok(Login { principal, holds: Arc::new(holds) })
 }

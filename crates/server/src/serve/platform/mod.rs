@@ -5,24 +5,24 @@
 mod administration;
 mod client;
 mod lease_gate;
-mod users;
 mod webhooks;
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
+use fulmar_broker::auth::ExternalUsers as _;
 use fulmar_broker::storage::Storage as _;
 use fulmar_broker::{Arrival, PublishHook};
 use fulmar_http::Knows;
 use fulmar_mqtt::{Property, PropertyBuf};
 use fulmar_platform::{Announcement, Loss, Platform, SharedPlatform};
 use fulmar_text::metrics::{Kind, Metrics};
+use fulmar_transport::Clock;
 use http::header;
 use tokio::sync::mpsc;
 
 use self::lease_gate::closed_unless;
-use self::users::Users;
 use super::secrets;
 use fulmar_part::disk::AccountUse;
 use fulmar_part::internal_sessions::InternalSessions;
@@ -56,7 +56,7 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn P
     let settings = fulmar_platform::Settings {
         disk: config.platform_part(),
         answers: opening.answers.clone(),
-        logins: opening.login_turns.clone(),
+        logins: Arc::clone(opening.logins),
         ..config.platform.settings()?
     };
     let is_shared = opening.shared.is_some();
@@ -74,23 +74,20 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn P
             data.display()
         );
     }
-    offer(&platform, &mut opening.offers)?;
+    offer(&platform, &mut opening.offers);
     let announcements = Some(announcements);
     Ok(Some(Box::new(Running { platform, announcements, client: None, is_shared })))
 }
 
 /// Offers its users to the broker, to HTTP and to the administration.
-///
-/// # Errors
-/// The thread that checks passwords cannot be started.
-fn offer(platform: &Platform, offers: &mut Offers) -> anyhow::Result<()> {
-    offers.external_users = Some(Arc::new(Users::new(platform.clone())?));
+fn offer(platform: &Platform, offers: &mut Offers) {
+    offers.external_users = Some(Arc::new(platform.clone()));
     offers.hooks.push(Box::new(Vouching(platform.clone())));
     let known = platform.clone();
     offers.knows = Some(Knows::new(move |headers| {
         let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let (_, token) = shown?.split_once(' ')?;
-        known.admit(token.trim(), None).map(|admitted| admitted.user.into())
+        known.admit(token.trim(), None, Clock::wall())?.user.map(|user| user.text().into())
     }));
     let users = platform.clone();
     offers.has_users = Some(Arc::new(move || !users.has_no_users()));
@@ -102,14 +99,14 @@ fn offer(platform: &Platform, offers: &mut Offers) -> anyhow::Result<()> {
     }));
     #[cfg(feature = "admin")]
     administration::offer(platform, offers);
-    Ok(())
 }
 
 impl Running {
     /// Lets the broker close connections whose token was revoked, and those whose user has fewer rights than before.
     fn watch(&self, core: &Core) {
         let broker = &core.broker;
-        broker.delete_sessions_of_external_users(|user| !self.platform.knows(user));
+        let is_gone = |user: &str| self.platform.was_removed_while_stopped(user);
+        broker.delete_sessions_of_external_users(is_gone);
         // A weak reference: the broker has a reference to the platform, and would never be dropped.
         let broker = Arc::downgrade(broker);
         self.platform.on_loss(move |losers| {
