@@ -89,20 +89,23 @@ gateway: needs ## Build a small program with the broker and gateway only: target
 		-- $(PACKED)
 
 # For C: a fault becomes an error of the call, which `panic = "abort"` would not let it.
-LIBRARY := $(abspath $(TARGET))/libfulmar
-PREFIX ?= $(LIBRARY)
-.PHONY: libfulmar
+PREFIX ?= $(abspath $(TARGET))/libfulmar
+.PHONY: libfulmar libfulmar-files
 libfulmar: needs ## Build the client library for C and Python in target/libfulmar (PREFIX=/usr/local: there)
 	cargo rustc --profile library --locked --package fulmar-ffi --crate-type cdylib -- -C link-arg=-Wl,-soname,libfulmar.so.0
 	cargo rustc --profile library --locked --package fulmar-ffi --crate-type staticlib
+	$(MAKE) --no-print-directory libfulmar-files BUILT=$(TARGET)/library
+
+# The files of a library that is built in the folder BUILT.
+libfulmar-files:
 	install -d $(PREFIX)/lib/pkgconfig $(PREFIX)/include $(PREFIX)/python
-	install -m 755 $(TARGET)/library/libfulmar.so $(PREFIX)/lib/libfulmar.so.0
+	install -m 755 $(BUILT)/libfulmar.so $(PREFIX)/lib/libfulmar.so.0
 	ln -sf libfulmar.so.0 $(PREFIX)/lib/libfulmar.so
-	install -m 644 $(TARGET)/library/libfulmar.a $(PREFIX)/lib/
+	install -m 644 $(BUILT)/libfulmar.a $(PREFIX)/lib/
 	install -m 644 crates/ffi/include/fulmar.h $(PREFIX)/include/
 	sed 's|@PREFIX@|$(abspath $(PREFIX))|' crates/ffi/libfulmar.pc.in > $(PREFIX)/lib/pkgconfig/libfulmar.pc
 	cp -R clients/python/. $(PREFIX)/python/
-	install -m 755 $(TARGET)/library/libfulmar.so $(PREFIX)/python/fulmar_client/
+	install -m 755 $(BUILT)/libfulmar.so $(PREFIX)/python/fulmar_client/
 
 $(DIST_VENV)/ready: scripts/dist/requirements.txt
 	python3 -m venv $(DIST_VENV)

@@ -57,39 +57,56 @@ class WithBroker(unittest.TestCase):
 
 
 class Examples(WithBroker):
-    def build(self, compiler: list[str], source: pathlib.Path) -> str:
+    """What docs/clients.md says, with the library of the tests."""
+
+    def setUp(self):
+        super().setUp()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        program = os.path.join(folder.name, "program")
-        flags = ["-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "crates/ffi/include")]
-        subprocess.run([*compiler, *flags, str(source), f"-L{FOLDER}", "-lfulmar", "-o", program], check=True)
-        return program
+        self.prefix = os.path.join(folder.name, "target/libfulmar")
+        subprocess.run(["make", "--silent", "libfulmar-files", f"BUILT={FOLDER}", f"PREFIX={self.prefix}"], cwd=ROOT, check=True)
+        os.symlink(ROOT / "crates", os.path.join(folder.name, "crates"))
+        self.folder = folder.name
 
-    def test_c_and_cpp(self):
-        source = ROOT / "crates/ffi/examples/pubsub.c"
-        for compiler in (["cc", "-std=c11", "-D_DEFAULT_SOURCE"], ["c++", "-std=c++17", "-x", "c++"]):
-            if compiler[0] == "c++":
-                # As C++ knows no designated enums of C here, the same source serves for both.
-                compiler = [*compiler, "-Wno-missing-field-initializers"]
-            program = self.build(compiler, source)
-            for scheme in ("quic", "mqtts", "ws"):
-                with self.subTest(compiler=compiler[0], scheme=scheme):
-                    environment = os.environ | {"FULMAR_CA": self.broker.ca, "LD_LIBRARY_PATH": str(FOLDER)}
-                    words = [program, self.url(scheme), "plant/temperature", "21.5"]
-                    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
-                    self.assertEqual((done.returncode, done.stdout), (0, "plant/temperature 21.5\n"), done.stderr)
+    def type(self, *lines: str) -> str:
+        """Types lines of the page, and returns what they print."""
+        script = "\n".join(["set -e", *lines]).replace("quic://localhost", self.url("quic"))
+        environment = os.environ | {"FULMAR_CA": self.broker.ca}
+        done = subprocess.run(["bash", "-c", script], cwd=self.folder, env=environment, capture_output=True, text=True,
+                              timeout=PATIENCE_S * 3)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
 
-    def test_c_says_what_is_wrong(self):
-        program = self.build(["cc"], ROOT / "crates/ffi/examples/pubsub.c")
-        run = lambda url: subprocess.run([program, url, "t", "m"], env=os.environ | {"LD_LIBRARY_PATH": str(FOLDER)},
-                                         capture_output=True, text=True, timeout=PATIENCE_S)
-        self.assertIn("write SCHEME://HOST[:PORT]", run("localhost").stderr)
+    def lines(self, heading: str) -> list[str]:
+        page = (ROOT / "docs/clients.md").read_text().partition(f"{heading}\n")[2].partition("\n## ")[0]
+        return [line[4:] for line in page.splitlines() if line.startswith("    ") and line.strip() != "make libfulmar"
+                and not line.startswith(("    async", "    asyncio", "     "))]
+
+    def test_c(self):
+        lines = self.lines("## C")
+        self.assertEqual(len(lines), 3, lines)
+        self.assertEqual(self.type(*lines), "plant/temperature 21.5\n")
+        self.assertEqual(self.type(lines[2].replace("quic://localhost", self.url("mqtts"))), "plant/temperature 21.5\n")
+        wrong = subprocess.run([f"{self.folder}/pubsub", "localhost", "t", "m"], capture_output=True, text=True,
+                               env=os.environ | {"LD_LIBRARY_PATH": f"{self.prefix}/lib"})
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn("write SCHEME://HOST[:PORT]", wrong.stderr)
+
+    def test_cpp(self):
+        export, compile, run = self.lines("## C")
+        strict = "c++ -x c++ -std=c++17 -Wall -Wextra -Werror "
+        self.assertEqual(self.type(export, compile.replace("cc ", strict, 1), run), "plant/temperature 21.5\n")
+        self.type(export, compile.replace("cc ", "cc -std=c11 -D_DEFAULT_SOURCE -Wall -Wextra -Werror ", 1))
 
     def test_python(self):
+        [install] = self.lines("## Python")
+        self.type(install)
         for page in ("docs/clients.md", "clients/python/README.md"):
             code = fence(page, "python").replace('"quic://localhost"', f'"{self.url("quic")}", ca_file={self.broker.ca!r}')
-            environment = os.environ | {"PYTHONPATH": str(ROOT / "clients/python")}
-            program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+            with open(os.path.join(self.folder, "plant.py"), "w") as file:
+                file.write(code)
+            without = {name: value for name, value in os.environ.items() if name != "FULMAR_LIBRARY"}
+            program = subprocess.Popen(["venv/bin/python", "plant.py"], cwd=self.folder, stdout=subprocess.PIPE, text=True, env=without)
             self.addCleanup(program.stdout.close)
             self.addCleanup(program.wait)
             self.addCleanup(program.kill)

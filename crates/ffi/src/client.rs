@@ -37,7 +37,7 @@ const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Handle {
     /// `None` once it is closed.
     live: Mutex<Option<Live>>,
-    taken: Mutex<Taken>,
+    taken: Mutex<EventReader>,
     queue: Arc<Queue>,
     last_receipt: AtomicU64,
     readable: UnixStream,
@@ -50,14 +50,14 @@ struct Live {
     events: AbortHandle,
 }
 
-/// What one thread at a time uses.
-struct Taken {
+/// State of the thread that takes events: one at a time.
+struct EventReader {
     items: mpsc::Receiver<Item>,
     pointees: Pointees,
     receipts: HashMap<u64, Receipt>,
 }
 
-/// What the tasks of a client share.
+/// State that the tasks of a client share.
 struct Queue {
     /// A byte in this socket says that events wait.
     writable: UnixStream,
@@ -84,7 +84,7 @@ fn runtime() -> Result<&'static Runtime, Failure> {
         thread.spawn(drive).map_err(|error| format!("no thread: {error}"))?;
         Ok(runtime)
     };
-    RUNTIME.get_or_init(start).as_deref().map_err(Failure::of)
+    RUNTIME.get_or_init(start).as_deref().map_err(Failure::from_error)
 }
 
 /// Waits for a result, as long as the application wants.
@@ -112,9 +112,9 @@ impl Handle {
     /// Starts a client.
     pub(crate) fn start(options: Options) -> Result<Arc<Handle>, Failure> {
         let runtime = runtime()?;
-        let (readable, writable) = UnixStream::pair().map_err(Failure::of)?;
+        let (readable, writable) = UnixStream::pair().map_err(Failure::from_error)?;
         for end in [&readable, &writable] {
-            end.set_nonblocking(true).map_err(Failure::of)?;
+            end.set_nonblocking(true).map_err(Failure::from_error)?;
         }
         let (items, taken) = mpsc::channel(EVENTS);
         let queue = Arc::new(Queue { writable, results: AtomicUsize::new(0) });
@@ -123,7 +123,8 @@ impl Handle {
         drop(entered);
         let task = runtime.spawn(forward(events, items.clone(), Arc::clone(&queue)));
         let live = Live { client, items, events: task.abort_handle() };
-        let taken = Taken { items: taken, pointees: Pointees::default(), receipts: HashMap::new() };
+        let taken =
+            EventReader { items: taken, pointees: Pointees::default(), receipts: HashMap::new() };
         let (live, taken) = (Mutex::new(Some(live)), Mutex::new(taken));
         Ok(Arc::new(Handle { live, taken, queue, last_receipt: AtomicU64::new(0), readable }))
     }
@@ -235,7 +236,7 @@ impl Handle {
             // Of the connection before: the server sends their messages again.
             taken.receipts.clear();
         }
-        *event = taken.pointees.show(item, number);
+        *event = taken.pointees.to_event(item, number);
         Ok(true)
     }
 

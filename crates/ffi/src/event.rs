@@ -34,7 +34,7 @@ pub struct FulmarProperty {
     id: u8,
 }
 
-/// What the application gets.
+/// An event for the application.
 #[repr(C)]
 pub struct FulmarEvent {
     token: u64,
@@ -62,7 +62,7 @@ pub(crate) enum Item {
     Result { kind: u32, token: u64, result: Result<ReasonCode, Error> },
 }
 
-/// What an event points to, until the next is taken.
+/// Memory that an event points to, until the next is taken.
 #[derive(Default)]
 pub(crate) struct Pointees {
     topic: CString,
@@ -116,7 +116,7 @@ fn code(error: &Error) -> i32 {
 
 impl Pointees {
     /// The form of an item for C, which points here; `receipt` is the number of a message's receipt.
-    pub(crate) fn show(&mut self, item: Item, receipt: u64) -> FulmarEvent {
+    pub(crate) fn to_event(&mut self, item: Item, receipt: u64) -> FulmarEvent {
         *self = Pointees::default();
         match item {
             Item::Event(Event::Message(message)) => self.message(message, receipt),
@@ -215,8 +215,9 @@ pub(crate) unsafe fn properties(list: &[FulmarProperty]) -> Result<PropertyBuf, 
     let mut properties = PropertyBuf::new();
     for given in list {
         // SAFETY: as the caller ensures.
-        let (name, value) =
-            unsafe { (of(given.name, given.name_size)?, of(given.value, given.value_size)?) };
+        let (name, value) = unsafe {
+            (value_bytes(given.name, given.name_size)?, value_bytes(given.value, given.value_size)?)
+        };
         let text = |bytes| {
             std::str::from_utf8(bytes)
                 .map_err(|_| Failure::invalid("a property is not UTF-8".into()))
@@ -240,7 +241,7 @@ pub(crate) unsafe fn properties(list: &[FulmarProperty]) -> Result<PropertyBuf, 
     Ok(properties)
 }
 
-unsafe fn of<'a>(data: *const u8, size: usize) -> Result<&'a [u8], Failure> {
+unsafe fn value_bytes<'a>(data: *const u8, size: usize) -> Result<&'a [u8], Failure> {
     // SAFETY: as the caller ensures.
     unsafe { crate::list(data, size, MAX_VALUE_BYTES, "a property") }
 }

@@ -33,7 +33,7 @@ impl Failure {
         Failure::new(INVALID, text)
     }
 
-    pub(crate) fn of(error: impl std::fmt::Display) -> Failure {
+    pub(crate) fn from_error(error: impl std::fmt::Display) -> Failure {
         Failure::invalid(error.to_string())
     }
 
@@ -50,12 +50,12 @@ impl From<fulmar_client::Error> for Failure {
     fn from(error: fulmar_client::Error) -> Failure {
         match error {
             fulmar_client::Error::Closed => Failure::closed(),
-            error => Failure::of(error),
+            error => Failure::from_error(error),
         }
     }
 }
 
-/// What a function returns to C.
+/// A value that a function returns to C.
 pub(crate) trait Answer {
     /// The answer that stands for this failure.
     fn failed(self, code: c_int) -> Self;

@@ -23,7 +23,8 @@ use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::topic::Subscription;
 
 use crate::client::Handle;
-use crate::event::{FulmarEvent, FulmarProperty, properties};
+use crate::event::properties;
+pub use crate::event::{FulmarEvent, FulmarProperty};
 use crate::failure::{Failure, call, last_text};
 use crate::table::{Object, find, insert, remove};
 
@@ -72,7 +73,12 @@ unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Failure> 
 }
 
 /// A list of C of at most `max` elements, which may be null if it is empty.
-unsafe fn list<'a, T>(data: *const T, size: usize, max: usize, what: &str) -> Result<&'a [T], Failure> {
+unsafe fn list<'a, T>(
+    data: *const T,
+    size: usize,
+    max: usize,
+    what: &str,
+) -> Result<&'a [T], Failure> {
     if size == 0 {
         return Ok(&[]);
     }
@@ -119,7 +125,8 @@ pub unsafe extern "C" fn fulmar_options_set(
 ) -> c_int {
     call(failure::INTERNAL, || {
         // SAFETY: as the header asks.
-        let (name, value) = unsafe { (text(name, "the name")?, list(value, size, MAX_VALUE_BYTES, "the value")?) };
+        let (name, value) =
+            unsafe { (text(name, "the name")?, list(value, size, MAX_VALUE_BYTES, "the value")?) };
         table::change_options(options, |options| options::set(options, name, value))?;
         Ok(0)
     })
@@ -165,10 +172,15 @@ pub unsafe extern "C" fn fulmar_publish(
             (
                 text(given.topic, "the topic")?,
                 list(given.payload, given.payload_size, MAX_PAYLOAD_BYTES, "the payload")?,
-                list(given.properties, given.property_count, MAX_PROPERTIES, "the list of properties")?,
+                list(
+                    given.properties,
+                    given.property_count,
+                    MAX_PROPERTIES,
+                    "the list of properties",
+                )?,
             )
         };
-        let qos = QoS::try_from(given.qos).map_err(Failure::of)?;
+        let qos = QoS::try_from(given.qos).map_err(Failure::from_error)?;
         let mut message = Message::new(topic, bytes::Bytes::copy_from_slice(payload)).qos(qos);
         message.retain = given.retain;
         // SAFETY: as the header asks.

@@ -57,7 +57,7 @@ pub(crate) fn set(options: &mut Options, name: &str, value: &[u8]) -> Result<(),
         "will_payload" => will(options).message.payload = value.bytes.to_vec().into(),
         "will_qos" => {
             will(options).message.qos =
-                QoS::try_from(value.number::<u8>()?).map_err(Failure::of)?;
+                QoS::try_from(value.number::<u8>()?).map_err(Failure::from_error)?;
         }
         "will_retain" => will(options).message.retain = value.flag()?,
         "will_delay_s" => will(options).delay_s = value.number()?,
