@@ -236,7 +236,7 @@ impl Handle {
             // Of the connection before: the server sends their messages again.
             taken.receipts.clear();
         }
-        *event = taken.pointees.to_event(item, number);
+        *event = taken.pointees.event_for_c(item, number);
         Ok(true)
     }
 

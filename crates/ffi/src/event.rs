@@ -116,7 +116,7 @@ fn code(error: &Error) -> i32 {
 
 impl Pointees {
     /// The form of an item for C, which points here; `receipt` is the number of a message's receipt.
-    pub(crate) fn to_event(&mut self, item: Item, receipt: u64) -> FulmarEvent {
+    pub(crate) fn event_for_c(&mut self, item: Item, receipt: u64) -> FulmarEvent {
         *self = Pointees::default();
         match item {
             Item::Event(Event::Message(message)) => self.message(message, receipt),
