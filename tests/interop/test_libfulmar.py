@@ -214,6 +214,78 @@ class Python(WithBroker):
 
         self.run_async(work())
 
+    def test_answers_come_although_many_messages_are_unread(self):
+        async def work():
+            async with self.client("quic", client_id="both", session_expiry_s=600) as client, self.client("mqtt") as other:
+                await client.subscribe("t", 1)
+                for n in range(1500):
+                    await other.publish("t", str(n), 1)
+                await client.subscribe("answers", 1)
+                count = 0
+                async for message in client.messages():
+                    self.assertEqual(int(message.payload), count)
+                    await client.publish("elsewhere", message.payload, 1)
+                    count += 1
+                    if count == 1500:
+                        break
+
+        self.run_async(work())
+
+    def test_a_client_ends_with_unread_messages(self):
+        async def work():
+            async with self.client("mqtt") as client, self.client("mqtt") as other:
+                await client.subscribe("t", 1)
+                for n in range(4000):
+                    await other.publish("t", str(n), 1)
+                async for _ in client.messages():
+                    break
+            # And can be used again.
+            async with client:
+                await client.publish("t", "m", 1)
+
+        self.run_async(work())
+
+    def test_a_client_that_gives_up_says_so(self):
+        async def work():
+            async with self.client("mqtt", client_id="same") as first, self.client("quic", client_id="same"):
+                with self.assertRaisesRegex(fulmar_client.Disconnected, "taken over"):
+                    async for _ in first.messages():
+                        pass
+
+        self.run_async(work())
+
+    def test_a_pinned_authority_stays_with_insecure_off(self):
+        with self.assertRaisesRegex(Exception, "none.pem"):
+            self.run_async(self.enter(ca_file=str(self.broker.data / "none.pem"), insecure=False))
+
+    async def enter(self, **options):
+        async with fulmar_client.Client(self.url("quic"), **options):
+            pass
+
+    def test_a_killed_broker_ends_no_program_that_has_the_signals_of_c(self):
+        code = f"""if True:
+            import asyncio, signal, fulmar_client
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            async def main():
+                options = dict(ca_file={self.broker.ca!r}, reconnect_longest_ms=100)
+                async with fulmar_client.Client({self.url("mqtts")!r}, **options) as client:
+                    print("ready", flush=True)
+                    while not client.last_error:
+                        await client.publish("t", bytes(1000))
+                    await client.publish("t", "again", 1)
+                    print("again", flush=True)
+            asyncio.run(main())"""
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "clients/python")}
+        program = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment)
+        self.addCleanup(program.stdout.close)
+        self.addCleanup(program.wait)
+        self.addCleanup(program.kill)
+        self.assertEqual(program.stdout.readline(), "ready\n")
+        self.broker.kill()
+        self.broker.start()
+        self.assertEqual(program.stdout.readline(), "again\n")
+        self.assertEqual(program.wait(PATIENCE_S), 0)
+
     def test_a_message_is_acknowledged_by_hand(self):
         async def work():
             async with self.client("mqtt", client_id="c", session_expiry_s=600, acknowledge_by_hand=True) as client:
@@ -284,8 +356,17 @@ class WrongCalls(WithBroker):
             self.assertEqual(LIBRARY.fulmar_connect(handle), 0)
 
     def test_a_thread_that_waits_learns_that_its_client_is_freed(self):
+        self.freed_while_a_thread_waits()
+
+    def test_the_same_while_a_request_waits_for_a_broker_that_is_away(self):
+        self.broker.kill()
+        self.freed_while_a_thread_waits()
+
+    def freed_while_a_thread_waits(self):
         options = LIBRARY.fulmar_options_new(self.url("mqtt").encode())
+        LIBRARY.fulmar_options_set(options, b"drain_timeout_ms", b"100", 3)
         client = LIBRARY.fulmar_connect(options)
+        self.assertEqual(LIBRARY.fulmar_subscribe(client, b"t", 1, 1), 0)
         answers, ready = [], threading.Event()
 
         def wait():

@@ -1,7 +1,6 @@
 """A client for asyncio: results and messages come by the event loop, without a thread of Python's."""
 
 import asyncio
-import contextlib
 import ctypes
 import dataclasses
 from typing import Any, AsyncIterator, Dict, List, Optional, Tuple, Union
@@ -70,10 +69,8 @@ class Client:
             checked(LIBRARY.fulmar_options_set(self._options, as_text(name, "the option"), data, len(data)))
         self._last_token = 0
         self._waiting: Dict[int, asyncio.Future] = {}
-        self._received: "asyncio.Queue[Optional[Message]]" = asyncio.Queue()
         self._offline = offline
         self._connected: Optional[asyncio.Future] = None
-        self._why = "the client is closed"
         self._reading = False
         #: The reason of the last lost connection.
         self.last_error: Optional[str] = None
@@ -81,7 +78,11 @@ class Client:
     async def __aenter__(self) -> "Client":
         """Connects, and waits until the server has accepted it; raises `Refused` if the first attempt fails, unless
         `offline`."""
+        if self._client:
+            raise Error(c.BUSY, "this client is in use")
         self._loop = asyncio.get_running_loop()
+        self._received: "asyncio.Queue[Optional[Message]]" = asyncio.Queue()
+        self._why = "the client is closed"
         self._client = made(LIBRARY.fulmar_connect(self._options))
         self._fd = checked(LIBRARY.fulmar_event_fd(self._client))
         self._connected = None if self._offline else self._loop.create_future()
@@ -97,9 +98,10 @@ class Client:
     async def __aexit__(self, *_: Any) -> None:
         """Disconnects, after what is queued is delivered."""
         client = self._client
-        with contextlib.suppress(Error):
-            await self._loop.run_in_executor(None, lambda: checked(LIBRARY.fulmar_disconnect(client, -1)))
-        self._free()
+        try:
+            await self._loop.run_in_executor(None, lambda: LIBRARY.fulmar_disconnect(client, -1))
+        finally:
+            self._free()
 
     def __del__(self) -> None:
         for handle in (self._client, self._options):
@@ -132,7 +134,8 @@ class Client:
         event = c.Event()
         # Other tasks have their turns in between.
         for _ in range(100):
-            if self._received.qsize() >= _MESSAGES:
+            # A result may stand behind more messages.
+            if self._received.qsize() >= _MESSAGES and not self._waiting:
                 return self._read(False)
             taken = LIBRARY.fulmar_next(self._client, ctypes.byref(event), 0)
             if taken == 0:
@@ -169,6 +172,7 @@ class Client:
             raise Disconnected(self._why)
         self._last_token += 1
         future = self._waiting[self._last_token] = self._loop.create_future()
+        self._read(True)
         return self._last_token, future
 
     async def publish(
@@ -177,7 +181,7 @@ class Client:
         expiry_s: Optional[int] = None, user_properties: Union[Dict[str, str], List[Tuple[str, str]], None] = None,
     ) -> int:
         """Publishes, and waits until the server has the message (QoS 1 and 2) or it is sent. Returns the reason code."""
-        data = payload.encode() if isinstance(payload, str) else bytes(payload)
+        data = payload.encode() if isinstance(payload, str) else bytes(memoryview(payload))
         pairs = user_properties.items() if isinstance(user_properties, dict) else user_properties or []
         given = [(0x02, expiry_s, b"", b"")] if expiry_s is not None else []
         given += [(0x03, 0, b"", content_type.encode())] if content_type is not None else []

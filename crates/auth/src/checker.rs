@@ -153,7 +153,12 @@ impl Checker {
             Some((hash, _)) => hash.filter(StoredHash::is_outdated).map(|hash| hash.text()),
             None => file.as_ref().and_then(|file| file.outdated(name)),
         };
-        let Some(outdated) = outdated else { return };
+        // A new file, or a changed client, may have another password meanwhile.
+        let is_this = |outdated: &String| {
+            let hash = StoredHash::parse(outdated);
+            hash.is_ok_and(|hash| hash.matches(password, &mut Argon2Memory::default()))
+        };
+        let Some(outdated) = outdated.filter(is_this) else { return };
         let argon2 = match hash_password(password) {
             Ok(argon2) => argon2,
             Err(error) => {

@@ -471,6 +471,9 @@ mod tests {
         let logins = bob(&old, &kept);
         let refused = Err(WRONG);
         assert_eq!(check(&logins, "bob", b"wrong"), refused);
+        // As of a login that was right before the file was read again.
+        logins.desk.checker.replace_outdated(&named("bob"), b"before");
+        assert_eq!(kept.find("bob", &old), None);
         for _ in 0..2 {
             assert!(check(&logins, "bob", b"secret").is_ok());
             logins.desk.checker.replace_outdated(&named("bob"), b"secret");

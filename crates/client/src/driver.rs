@@ -177,6 +177,8 @@ impl Driver {
         }
         self.machine.abandon(&Error::Closed);
         self.settle();
+        // An application that waits for the end may take the events afterwards.
+        self.ended.clear();
         while !self.backlog.is_empty() {
             self.events.send_from(&mut self.backlog).await;
         }

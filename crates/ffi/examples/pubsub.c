@@ -32,7 +32,7 @@ int main(int count, char **words) {
     struct fulmar_event event;
     int status = 1, taken;
     while ((taken = fulmar_next(client, &event, 10000)) == 1) {
-        if (event.kind == FULMAR_SUBSCRIBED && fulmar_publish_text(client, words[2], words[3], 1, 2) < 0) {
+        if (event.kind == FULMAR_SUBSCRIBED && fulmar_publish_text(client, words[2], words[3], 1, 2, 10000) < 0) {
             failed("publish");
             break;
         } else if (event.kind == FULMAR_DISCONNECTED) {

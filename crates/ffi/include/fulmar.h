@@ -3,7 +3,7 @@
  *     uint64_t options = fulmar_options_new("quic://broker.example.org");
  *     fulmar_set(options, "client_id", "meter-7");
  *     uint64_t client = fulmar_connect(options);
- *     fulmar_publish_text(client, "plant/temperature", "21.5", 1, 1);
+ *     fulmar_publish_text(client, "plant/temperature", "21.5", 1, 1, 10000);
  *     struct fulmar_event event;
  *     while (fulmar_next(client, &event, -1) == 1)
  *         if (event.kind == FULMAR_PUBLISHED)
@@ -105,7 +105,8 @@ struct fulmar_message {
     bool retain;
 };
 
-/* Queues a message, connected or not; waits while the queue is full. With a token other than 0, an event FULMAR_PUBLISHED
+/* Queues a message, connected or not; waits while the queue is full, which it may stay while nobody takes the client's
+ * events. With a token other than 0, an event FULMAR_PUBLISHED
  * with this token follows when the server has it (QoS 1 and 2) or it is sent (QoS 0); 65,536 such events may wait. */
 int fulmar_publish(uint64_t client, const struct fulmar_message *message, uint64_t token, int64_t timeout);
 
@@ -190,9 +191,10 @@ static inline int fulmar_set(uint64_t options, const char *name, const char *val
     return fulmar_options_set(options, name, value, value ? strlen(value) : 0);
 }
 
-static inline int fulmar_publish_text(uint64_t client, const char *topic, const char *text, uint8_t qos, uint64_t token) {
+static inline int fulmar_publish_text(uint64_t client, const char *topic, const char *text, uint8_t qos, uint64_t token,
+                                      int64_t timeout) {
     struct fulmar_message message = {topic, text, text ? strlen(text) : 0, NULL, 0, qos, false};
-    return fulmar_publish(client, &message, token, -1);
+    return fulmar_publish(client, &message, token, timeout);
 }
 
 #ifdef __cplusplus

@@ -46,7 +46,8 @@ pub(crate) struct Handle {
 #[derive(Clone)]
 struct Live {
     client: Client,
-    items: mpsc::Sender<Item>,
+    /// Closed with the last event, unless a result is still to come.
+    items: mpsc::WeakSender<Item>,
     events: AbortHandle,
 }
 
@@ -80,11 +81,26 @@ fn runtime() -> Result<&'static Runtime, Failure> {
         let runtime = Arc::new(runtime.map_err(|error| format!("no event loop: {error}"))?);
         let driven = Arc::clone(&runtime);
         let thread = std::thread::Builder::new().name("libfulmar".into());
-        let drive = move || driven.block_on(std::future::pending::<()>());
+        let drive = move || {
+            block_sigpipe();
+            driven.block_on(std::future::pending::<()>());
+        };
         thread.spawn(drive).map_err(|error| format!("no thread: {error}"))?;
         Ok(runtime)
     };
     RUNTIME.get_or_init(start).as_deref().map_err(Failure::from_error)
+}
+
+/// Writing to a connection that the server has closed is an error, and ends no program. Of this thread alone, which writes to
+/// all of them: the rest of the process is the application's.
+fn block_sigpipe() {
+    // SAFETY: the set is initialised before it is used, and lives as long.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
 }
 
 /// Waits for a result, as long as the application wants.
@@ -121,8 +137,9 @@ impl Handle {
         let entered = runtime.enter();
         let (client, events) = Client::connect(options)?;
         drop(entered);
-        let task = runtime.spawn(forward(events, items.clone(), Arc::clone(&queue)));
-        let live = Live { client, items, events: task.abort_handle() };
+        let weak = items.downgrade();
+        let task = runtime.spawn(forward(events, items, Arc::clone(&queue)));
+        let live = Live { client, items: weak, events: task.abort_handle() };
         let taken =
             EventReader { items: taken, pointees: Pointees::default(), receipts: HashMap::new() };
         let (live, taken) = (Mutex::new(Some(live)), Mutex::new(taken));
@@ -187,16 +204,19 @@ impl Handle {
         token: u64,
         result: impl Future<Output = Result<ReasonCode, Error>> + Send + 'static,
     ) -> Result<(), Failure> {
-        let (items, queue) = (live.items.clone(), Arc::clone(&self.queue));
+        let items = live.items.upgrade().ok_or_else(Failure::closed)?;
+        let queue = Arc::clone(&self.queue);
         queue.results.fetch_add(1, Ordering::Relaxed);
         runtime()?.spawn(async move {
             let result = result.await;
             if token != 0 {
                 // Nobody takes it any more.
                 let _ = items.send(Item::Result { kind, token, result }).await;
-                queue.signal();
             }
+            // Before the signal: this may have been what kept the queue open.
+            drop(items);
             queue.results.fetch_sub(1, Ordering::Relaxed);
+            queue.signal();
         });
         Ok(())
     }
@@ -274,10 +294,14 @@ impl Handle {
         ended.ok_or_else(|| Failure::new(TIMEOUT, "not everything was delivered in time"))
     }
 
-    /// Ends the client as its handle is freed: what is queued is still delivered, for at most the drain timeout.
+    /// Ends the client as its handle is freed: what is queued is still delivered, for at most the drain timeout. Requests
+    /// that wait for the server end with it.
     pub(crate) fn close(&self) {
         if let Some(live) = self.live.lock().take() {
             live.events.abort();
+            if let Ok(runtime) = runtime() {
+                runtime.spawn(async move { live.client.disconnect().await });
+            }
         }
     }
 }

@@ -145,12 +145,13 @@ pub extern "C" fn fulmar_free(handle: u64) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn fulmar_connect(options: u64) -> u64 {
     call(0, || {
-        let mut started = None;
+        let mut copy = None;
         table::change_options(options, |options| {
-            started = Some(Handle::start(options.clone())?);
+            copy = Some(options.clone());
             Ok(())
         })?;
-        insert(Object::Client(started.ok_or_else(Failure::unknown_handle)?))
+        // Other calls do not wait for the files that it reads.
+        insert(Object::Client(Handle::start(copy.ok_or_else(Failure::unknown_handle)?)?))
     })
 }
 

@@ -36,9 +36,9 @@ pub(crate) fn set(options: &mut Options, name: &str, value: &[u8]) -> Result<(),
         "persistent_flows" => options.persistent_flows = value.flag()?,
         "publish_before_connack" => options.publish_before_connack = value.flag()?,
         "ca_file" => options.trust = Trust::CaFile(value.path()?),
-        "insecure" => {
-            options.trust = if value.flag()? { Trust::Insecure } else { Trust::Auto };
-        }
+        "insecure" if value.flag()? => options.trust = Trust::Insecure,
+        "insecure" if options.trust == Trust::Insecure => options.trust = Trust::Auto,
+        "insecure" => {}
         "certificate_file" => certificate(options).0 = value.path()?,
         "key_file" => certificate(options).1 = value.path()?,
         "key_log_file" => options.key_log = Some(value.path()?),

@@ -46,7 +46,7 @@ pub(crate) fn find(handle: u64) -> Result<Arc<Handle>, Failure> {
     }
 }
 
-/// Changes or uses the options with this handle.
+/// Changes the options with this handle.
 pub(crate) fn change_options(
     handle: u64,
     change: impl FnOnce(&mut Options) -> Result<(), Failure>,

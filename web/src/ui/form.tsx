@@ -123,9 +123,20 @@ export function Form<K extends string>(props: FormProps<K>) {
       if (done) state.say(done, 'good');
       // What was typed goes, what was chosen stays: the next may be like it.
       const isTyped = ({ options, kind }: Field<K>) => !options && kind !== 'checkbox' && !props.keeps;
-      for (const { name } of fields.filter(isTyped)) set(name, props.initial?.[name] ?? '');
+      setTyped((now) => {
+        const after: Record<K, string> = { ...now };
+        // What was typed meanwhile stays.
+        const cleared = fields.filter(isTyped).filter(({ name }) => now[name] === typed[name]);
+        for (const { name } of cleared) after[name] = props.initial?.[name] ?? '';
+        return after;
+      });
     } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
+      if (!(error instanceof ApiError)) {
+        setProblem(
+          'This failed on this device, perhaps because its storage is full. What you typed is still here.',
+        );
+        throw error;
+      }
       const { faults: found, rest } = placeProblem(error, fields);
       refuse(found);
       setProblem(props.explain?.(error) ?? rest);
