@@ -182,9 +182,10 @@ const NAMED: [(&str, usize); 11] = [
 ];
 
 /// These type what pages say, in whose place they put ports of their own.
-const TYPISTS: [&str; 8] = [
+const TYPISTS: [&str; 9] = [
     "tests/interop/pages.py",
     "tests/interop/test_page_commands.py",
+    "tests/interop/test_libfulmar.py",
     "tests/interop/test_mqttsn.py",
     "tests/interop/test_outbox.py",
     "tests/interop/test_pages.py",

@@ -117,9 +117,8 @@ fn the_page_of_codes_has_each_reason_that_the_broker_sends() {
     let reasons = reasons();
     assert!(reasons.len() > 40, "{reasons:?}");
     let mut files = sources("crates/broker/src");
-    files.extend(
-        ["crates/mqtt/src/error.rs", "crates/server/src/serve/platform/users.rs"].map(source),
-    );
+    files.extend(sources("crates/auth/src"));
+    files.push(source("crates/mqtt/src/error.rs"));
     let used: BTreeSet<String> = files.iter().flat_map(|text| named(text)).collect();
     let used = used.into_iter().filter(|name| reasons.contains_key(name));
     let listed = SENT.iter().map(|row| row[0]).chain(NOT_SENT).map(str::to_owned);
