@@ -182,13 +182,14 @@ const NAMED: [(&str, usize); 11] = [
 ];
 
 /// These type what pages say, in whose place they put ports of their own.
-const TYPISTS: [&str; 9] = [
+const TYPISTS: [&str; 10] = [
     "tests/interop/pages.py",
     "tests/interop/test_page_commands.py",
     "tests/interop/test_libfulmar.py",
     "tests/interop/test_mqttsn.py",
     "tests/interop/test_outbox.py",
     "tests/interop/test_pages.py",
+    "tests/interop/test_recipes.py",
     "tests/tests/gateway_setup.rs",
     "tests/tests/operator.rs",
     "tests/tests/pages.rs",
