@@ -465,7 +465,7 @@ class Prometheus(Recipe):
         proxy, own = ports.take(2)
         self.words |= {"metrics.example.org": "localhost", "prometheus --config.file":
                        f"prometheus --web.listen-address=127.0.0.1:{own} --storage.tsdb.path=tsdb --config.file",
-                       "caddy run": f"env XDG_CONFIG_HOME={self.folder} caddy run"}
+                       "FULMAR_TOKEN=": f"env XDG_CONFIG_HOME={self.folder} FULMAR_TOKEN="}
         self.type(line("fulmar cert issue"))
         address = {"metrics.example.org:9443": f"localhost:{proxy}"}
         self.copy("Caddyfile", {**address, "\ttls": "\tbind 127.0.0.1\n\ttls", "metrics.example.org": "localhost",
