@@ -32,7 +32,7 @@ pub trait ExternalUsers: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Whether an external user has this name; the way of its password is [`crate::Logins::add_external_users`].
+    /// Whether an external user has this name. [`crate::Logins::add_external_users`] has the passwords.
     fn knows(&self, _username: &str) -> bool {
         false
     }

@@ -46,7 +46,7 @@ export function trimmed<K extends string>(fields: readonly Rules<K>[], values: V
   ) as Values<K>;
 }
 
-/** What is wrong, in the order of the fields; `isNoNumber` tells of fields whose value is empty for that reason. */
+/** Faults in the order of the fields; `isNoNumber` is true of a field that the browser shows as empty because it is no number. */
 export function validate<K extends string>(
   fields: readonly Rules<K>[],
   values: Values<K>,
