@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import pathlib
 import signal
 import ssl
 import subprocess
@@ -12,10 +14,13 @@ import paho.mqtt.client as paho
 from aioquic.asyncio import connect as quic_connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.events import StreamDataReceived
+from aioquic.quic.events import StreamDataReceived, StreamReset
 
 from broker import PATIENCE_S, Broker, eventually
 from relay import Relay
+
+
+VECTORS = pathlib.Path(__file__).parents[2] / "docs/quic-headers.json"
 
 
 class WithBroker(unittest.TestCase):
@@ -103,22 +108,29 @@ class Stream(QuicConnectionProtocol):
     def __init__(self, *rest, **named):
         super().__init__(*rest, **named)
         self.received = {}
+        self.resets = {}
         self.news = asyncio.Event()
 
     def quic_event_received(self, event):
         if isinstance(event, StreamDataReceived):
             self.received[event.stream_id] = self.received.get(event.stream_id, b"") + event.data
             self.news.set()
+        if isinstance(event, StreamReset):
+            self.resets[event.stream_id] = event.error_code
+            self.news.set()
 
     def send(self, stream, data):
         self._quic.send_stream_data(stream, data)
         self.transmit()
 
-    async def wait_for(self, stream, data):
+    async def until(self, condition):
         async with asyncio.timeout(PATIENCE_S):
-            while data not in self.received.get(stream, b""):
+            while not condition():
                 self.news.clear()
                 await self.news.wait()
+
+    async def wait_for(self, stream, data):
+        await self.until(lambda: data in self.received.get(stream, b""))
 
 
 def text(value):
@@ -170,6 +182,44 @@ class Aioquic(WithBroker):
                 await quic.wait_for(0, b"message %d." % number)
             self.assertEqual(list(quic.received), [0])
 
+    async def open_streams_with_published_headers(self):
+        vectors = json.loads(VECTORS.read_text())
+        async with self.dial() as quic:
+            body = text(b"MQTT") + bytes([4, 2, 0, 60]) + text(b"headers")
+            quic.send(0, bytes([0x10, len(body)]) + body)
+            await quic.wait_for(0, bytes([0x20, 2, 0, 0]))
+            for vector in vectors["accepted"]:
+                if vector["type"] == "client":
+                    stream = quic._quic.get_next_available_stream_id()
+                    quic.send(stream, bytes.fromhex(vector["bytes"]) + bytes([0xC0, 0]))
+                    await quic.wait_for(stream, bytes([0xD0, 0]))
+            for vector in vectors["refused"]:
+                stream = quic._quic.get_next_available_stream_id()
+                quic.send(stream, bytes.fromhex(vector["bytes"]))
+                await quic.until(lambda: stream in quic.resets)
+                self.assertEqual(f"{quic.resets[stream]:x}", vector["code"], vector["name"])
+            quic.send(0, bytes([0xC0, 0]))
+            await quic.wait_for(0, bytes([0xD0, 0]))
+
+    async def return_to_a_named_flow(self):
+        hello = text(b"MQTT") + bytes([4, 0, 0, 60]) + text(b"flows")
+        async with self.dial() as quic:
+            quic.send(0, bytes([0x10, len(hello)]) + hello)
+            await quic.wait_for(0, bytes([0x20, 2, 0, 0]))
+            # Flow 4: its subscriptions and QoS state stay for 1,000 s.
+            body = bytes([0, 1]) + text(b"flow/+") + bytes([1])
+            quic.send(4, bytes.fromhex("120443e850") + bytes([0x82, len(body)]) + body)
+            await quic.wait_for(4, bytes([0x90, 3, 0, 1, 1]))
+        command = ["mosquitto_pub", "-h", "localhost", "-p", str(self.broker.ports["mqtt"]), "-q", "1", "-t", "flow/1", "-m", "meanwhile"]
+        await asyncio.to_thread(subprocess.run, command, check=True, timeout=PATIENCE_S)
+        async with self.dial() as quic:
+            quic.send(0, bytes([0x10, len(hello)]) + hello)
+            await quic.wait_for(0, bytes([0x20, 2, 1, 0]))
+            # The same flow, or none (0x02).
+            quic.send(4, bytes.fromhex("120443e852"))
+            await quic.wait_for(4, b"meanwhile")
+            self.assertNotIn(b"meanwhile", quic.received[0])
+
     async def subscribe_and_change_the_port(self, relay):
         async with self.dial(relay.port) as quic:
             body = text(b"MQTT") + bytes([4, 2, 0, 60]) + text(b"moved")
@@ -219,6 +269,12 @@ class Aioquic(WithBroker):
 
     def test_two_streams(self):
         self.run_on_ipv4(self.exchange())
+
+    def test_streams_with_the_published_headers_are_accepted_and_refused(self):
+        self.run_on_ipv4(self.open_streams_with_published_headers())
+
+    def test_a_named_flow_keeps_its_subscription_and_messages(self):
+        self.run_on_ipv4(self.return_to_a_named_flow())
 
     def run_on_ipv4(self, what):
         # localhost may be ::1 first; the broker listens on 127.0.0.1.
