@@ -61,7 +61,7 @@ READINGS ?=
 CLUSTER ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run gateway web test test-web test-rust test-postgres test-nats built built-tiny test-interop test-browser screenshots kill-test identity-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
+.PHONY: help run gateway web test test-web test-rust test-postgres test-nats built built-tiny interop-built test-interop test-browser screenshots kill-test identity-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
 	reference site tools needs interop-needs web-needs firmware firmware-run firmware-test
 
 help: ## List the targets
@@ -153,8 +153,11 @@ web/node_modules/ready: web/package-lock.json | web-needs
 test: interop-needs web test-web test-rust test-postgres test-nats test-interop test-browser ## Run every test, including those with third-party clients
 
 test-rust: built ## Run the tests that need only Rust
-	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
-	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo test --workspace --locked --no-fail-fast
+	@status=0; \
+	(cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo test --workspace --locked --no-fail-fast) || status=1; \
+	cargo test --workspace --locked --no-fail-fast --doc || status=1; \
+	FULMAR_BIN=$(FULMAR) scripts/test-programs --workspace --locked || status=1; \
+	exit $$status
 
 # Of the whole workspace, so that nothing is compiled again for it; no other crate has tests of these names.
 test-postgres: interop-needs built ## Run the platform's tests on a PostgreSQL server of their own
@@ -178,7 +181,10 @@ built: needs
 built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
-test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready ## Run the tests with third-party clients
+# What third-party clients are built and installed from.
+interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready
+
+test-interop: interop-built built built-tiny ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
 		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) FULMAR_HOME_ASSISTANT=$(abspath $(HOME_ASSISTANT))/bin/python \
@@ -328,10 +334,9 @@ fuzz: needs ## Fuzz every target for FUZZ_SECONDS (FUZZ="TARGET...": only these)
 
 # Many schedules in little time, with the assertions of the core. Of the whole workspace and with a test, so that
 # dependencies have the features they have for tests, and are shared with them: cargo compiles these crates alone.
-SIMULATOR := $(foreach crate,mqtt broker store gateway simulator,--config profile.dev.package.fulmar-$(crate).opt-level=2)
 .PHONY: simulate
 simulate: needs ## Run broker and storage through random schedules of faults (SECONDS=, FROM=; SEED= repeats one; STORE=1: the real store; READINGS=1: from devices through a gateway to the platform; CLUSTER=1: three nodes and their log)
-	cargo build --workspace --locked --bin fulmar-simulator --test schedules $(SIMULATOR)
+	cargo build --workspace --locked --bin fulmar-simulator --test schedules
 	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) \
 		$(TARGET)/debug/fulmar-simulator $(if $(CLUSTER),cluster,$(if $(READINGS),gateway,$(if $(STORE),store,broker)))
 
