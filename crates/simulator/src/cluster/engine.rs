@@ -201,18 +201,21 @@ impl Engine {
         self.first = self.first.max(purged + 1);
     }
 
-    /// Loses a record in the middle, or has one twice.
+    /// Loses a record, or has two in the wrong order, with all that belongs to them. A record of a node is behind: that
+    /// the log's last ones are missing, nobody could notice.
     pub(crate) fn mix_up(&mut self, at: usize, lose: bool) {
-        if self.log.len() < 3 {
+        let last = self.log.iter().rposition(|entry| entry.conditional).unwrap_or(0);
+        let places = last.min(self.log.len().saturating_sub(2));
+        if places == 0 {
             return;
         }
-        let at = at % (self.log.len() - 2);
+        let at = at % places;
         self.corrupt = true;
-        let [here, next] = [at, at + 1].map(|at| Arc::clone(&self.log[at].bytes));
-        self.log[at].bytes = next;
-        // If it is lost, there is another one behind, so that the numbers are right.
-        if !lose {
-            self.log[at + 1].bytes = here;
+        if lose {
+            // There is another one behind, so that the numbers are right.
+            self.log[at] = self.log[at + 1].clone();
+        } else {
+            self.log.swap(at, at + 1);
         }
     }
 }
