@@ -12,12 +12,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 
 use crate::connection_slots::{Activity, Busy};
 use fulmar_text::network::site as network;
@@ -113,10 +114,6 @@ impl BodyBudget {
         BodyBudget(Arc::new(Shared { most: bytes, held: Mutex::default() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BodyUse> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The share of a request from `address`. `account`: whose token it has, if it has a valid one.
     pub(crate) fn share(
         &self,
@@ -124,7 +121,7 @@ impl BodyBudget {
         account: Option<Box<str>>,
         activity: &Activity,
     ) -> Share {
-        let mut held = self.lock();
+        let mut held = self.0.held.lock();
         let number = held.next;
         held.next += 1;
         let holder = account.map_or_else(|| Holder::Network(network(address)), Holder::Account);
@@ -242,18 +239,18 @@ impl Share {
 
     /// Whether the request was refused or given up for lack of memory.
     pub(crate) fn is_refused(&self) -> bool {
-        let held = self.0.budget.lock();
+        let held = self.0.budget.0.held.lock();
         held.shares.get(&self.0.number).is_some_and(|entry| entry.state == State::GivenUp)
     }
 
     /// The request is complete: it is no longer given up, and its connection counts as busy.
     fn whole(&self) {
-        let mut held = self.0.budget.lock();
+        let mut held = self.0.budget.0.held.lock();
         if let Some(entry) = held.shares.get_mut(&self.0.number)
             && entry.state == State::Coming
         {
             entry.state = State::Whole;
-            let mut busy = self.0.busy.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut busy = self.0.busy.lock();
             *busy = Some(self.0.activity.busy());
         }
     }
@@ -268,7 +265,7 @@ impl Share {
 
     /// Counts bytes that have arrived; an error if the request is given up.
     pub(crate) fn charge(&self, bytes: usize) -> Result<(), UsedUp> {
-        let (mut held, most) = (self.0.budget.lock(), self.0.budget.0.most);
+        let (mut held, most) = (self.0.budget.0.held.lock(), self.0.budget.0.most);
         if held.charge(self.0.number, bytes, most) {
             return Ok(());
         }
@@ -278,7 +275,7 @@ impl Share {
 
     /// Stores the waiting task; an error if the body was given up meanwhile.
     pub(crate) fn wait(&self, waker: &Waker) -> Result<(), UsedUp> {
-        let mut held = self.0.budget.lock();
+        let mut held = self.0.budget.0.held.lock();
         match held.shares.get_mut(&self.0.number) {
             Some(entry) if entry.state == State::GivenUp => Err(UsedUp),
             Some(entry) => {
@@ -292,7 +289,7 @@ impl Share {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let mut held = self.budget.lock();
+        let mut held = self.budget.0.held.lock();
         held.release(self.number);
         held.shares.remove(&self.number);
     }
@@ -369,7 +366,7 @@ mod tests {
         assert!(crowd.is_refused() && ![older, again, new].iter().any(Share::is_refused));
         assert_eq!(crowd.charge(1), Err(UsedUp), "it stays given up");
         drop(crowd);
-        assert_eq!(budget.lock().bytes, 0, "all of it is given back");
+        assert_eq!(budget.0.held.lock().bytes, 0, "all of it is given back");
     }
 
     #[test]
@@ -410,7 +407,7 @@ mod tests {
         assert_eq!(other.charge(1), Err(UsedUp));
         assert!(!half[1].is_refused());
         drop((half, login, other));
-        let held = budget.lock();
+        let held = budget.0.held.lock();
         assert_eq!((held.bytes, held.strangers, held.holders.len()), (0, 0, 0));
     }
 

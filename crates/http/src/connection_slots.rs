@@ -9,11 +9,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fulmar_broker::MemoryPressure;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::idle::Tunnels;
@@ -122,19 +123,15 @@ impl ConnectionSlots {
         ConnectionSlots(Arc::new(Shared { most, taken: Mutex::default() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, UsedSlots> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a new connection requires another to be closed.
     pub(crate) fn is_full(&self) -> bool {
-        self.lock().len >= self.0.most
+        self.0.taken.lock().len >= self.0.most
     }
 
     /// A slot for a connection from `address`, and whether another one is closed for it; `None` if none is
     /// idle.
     pub(crate) fn acquire(&self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
-        let (mut taken, network) = (self.lock(), network(address));
+        let (mut taken, network) = (self.0.taken.lock(), network(address));
         let full = taken.len >= self.0.most;
         if full && !taken.shed(Activity::may_go) {
             return None;
@@ -148,12 +145,12 @@ impl ConnectionSlots {
 
     /// Closes an idle connection, as when file descriptors are short; returns whether there was one.
     pub(crate) fn shed(&self) -> bool {
-        self.lock().shed(Activity::may_go)
+        self.0.taken.lock().shed(Activity::may_go)
     }
 
     /// Closes some of many idle connections, because memory is short; returns how many.
     pub(crate) fn shed_for_memory(&self, pressure: MemoryPressure) -> usize {
-        let mut taken = self.lock();
+        let mut taken = self.0.taken.lock();
         let part = match pressure {
             MemoryPressure::None => return 0,
             MemoryPressure::High => PART,
@@ -202,7 +199,7 @@ impl ConnectionSlot {
     /// The connection's client has this address, not that of its proxy.
     pub(crate) fn is_of(&mut self, address: IpAddr) {
         let slots = self.slots.clone();
-        let mut taken = slots.lock();
+        let mut taken = slots.0.taken.lock();
         // One that has just been closed to make room has no slot any more.
         if taken.remove(self.network, self.number).is_some() {
             self.network = network(address);
@@ -215,7 +212,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.slots.lock().remove(self.network, self.number);
+        self.slots.0.taken.lock().remove(self.network, self.number);
     }
 }
 
@@ -231,6 +228,8 @@ mod tests {
     fn is_shed(slot: &ConnectionSlot) -> bool {
         !slot
             .slots
+            .0
+            .taken
             .lock()
             .networks
             .get(&slot.network)
@@ -250,7 +249,7 @@ mod tests {
         let _newer = take(3);
         assert!(is_shed(&busy), "what it asked for is answered");
         drop((oldest, newest));
-        assert_eq!(slots.lock().len, 3);
+        assert_eq!(slots.0.taken.lock().len, 3);
     }
 
     #[test]
@@ -266,7 +265,7 @@ mod tests {
         // Whose client takes a response goes last.
         crowd[200].activity.takes();
         while slots.shed_for_memory(MemoryPressure::High) > 0 {}
-        assert_eq!(slots.lock().len, SPARED);
+        assert_eq!(slots.0.taken.lock().len, SPARED);
         assert!(is_shed(&crowd[201]) && !is_shed(&crowd[200]));
         assert!(!is_shed(&crowd[0]) && !is_shed(&honest));
     }
@@ -286,7 +285,7 @@ mod tests {
         new.is_of(address(4));
         assert!(is_shed(&new), "it has been closed to make room");
         drop((alone, oldest, newest, new));
-        assert_eq!(slots.lock().len, 0);
+        assert_eq!(slots.0.taken.lock().len, 0);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
 use fulmar_transport::{Clock, ExtendedTls, Handoff, QuicKeys, ServerId};
 use http::HeaderValue;
+use parking_lot::Mutex;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 use ring::{hkdf, hmac};
 use tokio::net::TcpListener;

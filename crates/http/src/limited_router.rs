@@ -2,8 +2,8 @@
 //! a response and for taking it. Every request passes through it, at every address and in every version of HTTP.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -13,6 +13,7 @@ use fulmar_transport::Clock;
 use http::{Request, Response, StatusCode, header};
 use http_body::Body as _;
 use http_body_util::Limited;
+use parking_lot::Mutex;
 use tower_service::Service as _;
 
 use crate::bodies::BodyBudget;
@@ -79,7 +80,7 @@ impl LimitedRouter {
     /// Counts and logs a request that is refused because the memory for those that are not complete is used up.
     pub(crate) fn count_refusal(&self, address: SocketAddr) {
         self.metrics.bodies_refused.fetch_add(1, Relaxed);
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refusals = self.refusals.lock();
         if let Some(times) = refusals.occurred(self.clock.now()) {
             tracing::warn!(
                 peer = %address, times,

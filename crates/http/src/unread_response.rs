@@ -8,13 +8,14 @@
 //! gets small ones otherwise.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -59,7 +60,7 @@ struct Waking {
 
 impl Wake for Waking {
     fn wake(self: Arc<Self>) {
-        *lock(&self.woken) = Some(Instant::now());
+        *self.woken.lock() = Some(Instant::now());
         self.outer.wake_by_ref();
     }
 }
@@ -97,16 +98,12 @@ pub(crate) fn watched(body: Body, patience: Duration, activity: &Activity) -> Bo
     Body::new(WatchedBody { state, watch })
 }
 
-fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 async fn watch(state: Arc<Mutex<State>>, patience: Duration) {
     loop {
         let due = {
-            let mut state = lock(&state);
+            let mut state = state.lock();
             let now = Instant::now();
-            let since = if state.waits { *lock(&state.woken) } else { Some(state.asked) };
+            let since = if state.waits { *state.woken.lock() } else { Some(state.asked) };
             match since.unwrap_or(now) + patience {
                 due if due > now => due,
                 _ => {
@@ -137,7 +134,7 @@ impl State {
         if self.rest.is_empty() {
             let Some(body) = &mut self.body else { return Poll::Ready(None) };
             self.waits = true;
-            *lock(&self.woken) = None;
+            *self.woken.lock() = None;
             let waking = Arc::new(Waking { outer: cx.waker().clone(), woken: self.woken.clone() });
             let waker = Waker::from(waking);
             let frame = ready!(Pin::new(body).poll_frame(&mut Context::from_waker(&waker)));
@@ -174,17 +171,17 @@ impl http_body::Body for WatchedBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
-        lock(&self.state).poll_frame(cx)
+        self.state.lock().poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let ended = state.body.as_ref().is_none_or(Body::is_end_stream);
         ended && state.rest.is_empty() && !state.is_given_up
     }
 
     fn size_hint(&self) -> SizeHint {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let rest = state.rest.len() as u64;
         let coming = state.body.as_ref().map(Body::size_hint).unwrap_or_default();
         let mut hint = SizeHint::new();

@@ -2,7 +2,7 @@
 //! client certificates it trusts, and the TLS tickets that it has issued.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
@@ -12,6 +12,7 @@ use fulmar_certs::{AUTHORITY_FOLDER, KeyLogFile, files, read_revocation_lists, t
 use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{ClientTrust, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
+use parking_lot::Mutex;
 
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::CertificateDer;
@@ -120,7 +121,7 @@ impl Certificates {
         if config.tls.client_auth != self.tls.client_auth {
             bail!("[tls] client_auth has changed, which requires a restart");
         }
-        let mut settings = lock(&self.settings);
+        let mut settings = self.settings.lock();
         let identity = match self.is_seen {
             true => read_identity(&config.tls, &self.acme, self.ordered, &self.data)?,
             false => Arc::clone(&self.identity),
@@ -136,10 +137,6 @@ impl Certificates {
         *settings = config.tls.clone();
         Ok(trust)
     }
-}
-
-fn lock(settings: &Mutex<Tls>) -> MutexGuard<'_, Tls> {
-    settings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read_identity(
@@ -170,7 +167,7 @@ fn renewal(
 ) -> impl FnMut() -> anyhow::Result<()> + Send + use<> {
     let (settings, data) = (Arc::clone(settings), data.to_owned());
     move || {
-        let settings = lock(&settings);
+        let settings = settings.lock();
         // With orders, the other one may be theirs.
         let end = identities[1].not_after();
         let is_soon = end.is_some_and(|end| end < SystemTime::now() + authority::RENEW);

@@ -3,12 +3,13 @@
 //! Open connections keep the certificate that they began with. `fulmar_certs::short_lived` creates the certificates.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use fulmar_certs::short_lived::ShortLivedCertificates;
 use fulmar_transport::tls::Identity;
+use parking_lot::Mutex;
 
 use crate::thread::{Stopped, Thread};
 
@@ -30,7 +31,7 @@ impl Hashes {
 
     /// SHA-256 of the certificate in use and of the next one.
     pub fn now(&self) -> [[u8; 32]; 2] {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 }
 
@@ -112,7 +113,7 @@ fn advance(
     }
     let identity = identity_of(certificates)?;
     // First, so that no page gets the hash of a certificate that is no longer in use.
-    *published.0.lock().unwrap_or_else(PoisonError::into_inner) = certificates.hashes();
+    *published.0.lock() = certificates.hashes();
     in_use.replace(&identity);
     Ok(true)
 }

@@ -13,11 +13,12 @@ use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use fulmar_transport::ServerId;
+use parking_lot::Mutex;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{
     AsyncTimer, AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Runtime, TokioRuntime,
@@ -219,11 +220,7 @@ impl AmplificationLimit {
 
     /// A token has validated an address.
     pub(crate) fn validate(&self, address: SocketAddr) {
-        self.limits().validate(address);
-    }
-
-    fn limits(&self) -> MutexGuard<'_, AddressLimits> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().validate(address);
     }
 }
 
@@ -260,7 +257,7 @@ impl AsyncUdpSocket for Socket {
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let bytes = transmit.contents.len();
         let segment = transmit.segment_size.unwrap_or(bytes);
-        let fits = self.amplification_limit.limits().may_send(transmit.destination, bytes, segment);
+        let fits = self.amplification_limit.0.lock().may_send(transmit.destination, bytes, segment);
         match &transmit.contents[..fits] {
             [] => Ok(()),
             contents if contents.len() == bytes => self.inner.try_send(transmit),
@@ -284,7 +281,7 @@ impl AsyncUdpSocket for Socket {
         metas: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let count = ready!(self.inner.poll_recv(context, buffers, metas))?;
-        let mut limits = self.amplification_limit.limits();
+        let mut limits = self.amplification_limit.0.lock();
         for (meta, buffer) in metas.iter().zip(buffers.iter()).take(count) {
             let run = buffer.get(..meta.len).unwrap_or_default();
             for datagram in run.chunks(meta.stride.max(1)) {

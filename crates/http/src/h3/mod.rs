@@ -15,14 +15,15 @@ mod session;
 pub(crate) mod silence;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
 use fulmar_broker::PeerIdentity;
 use fulmar_transport::tls::client_name;
 use fulmar_transport::{HandshakeData, HandshakePressure};
+use parking_lot::Mutex;
 use quinn::{Incoming, VarInt};
 use quinn_proto::transport_parameters::TransportParameters;
 use rustls::pki_types::CertificateDer;
@@ -129,9 +130,9 @@ pub(crate) async fn serve(
         let now = Instant::now();
         if incoming.remote_address_validated() {
             amplification_limit.validate(incoming.remote_address());
-            lock(&pressure).proven(now);
-        } else if handshake.is_err() || lock(&pressure).is_high(now) {
-            lock(&pressure).asked_for_proof(now);
+            pressure.lock().proven(now);
+        } else if handshake.is_err() || pressure.lock().is_high(now) {
+            pressure.lock().asked_for_proof(now);
             // It is allowed; the error would only return `incoming`.
             incoming.retry().ok();
             continue;
@@ -152,10 +153,6 @@ pub(crate) async fn serve(
             }
         });
     }
-}
-
-fn lock(pressure: &Mutex<HandshakePressure>) -> MutexGuard<'_, HandshakePressure> {
-    pressure.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn refuse_rest(endpoint: &quinn::Endpoint) {
@@ -182,7 +179,7 @@ async fn connection<T: Send + 'static>(
             Ok(begun) => begun,
             Err(error) => {
                 handler.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
-                lock(&pressure).failed(Instant::now());
+                pressure.lock().failed(Instant::now());
                 info!(peer = %address, "HTTP/3: TLS handshake failed: {error}");
                 return Err(error);
             }
@@ -209,7 +206,7 @@ async fn connection<T: Send + 'static>(
             });
         } else {
             counted.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
-            lock(&pressure).failed(Instant::now());
+            pressure.lock().failed(Instant::now());
             let why = watched.close_reason().map_or("timed out".into(), |why| why.to_string());
             info!(peer = %address, "HTTP/3: TLS handshake failed: {why}");
             watched.close(INTERNAL_ERROR, b"the handshake took too long");

@@ -9,8 +9,8 @@
 //! size of one request's headers of them.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -19,6 +19,7 @@ use h3::quic::{
     self, BidiStream, ConnectionErrorIncoming, RecvStream, SendStream, SendStreamUnframed,
     StreamErrorIncoming, StreamId, WriteBuf,
 };
+use parking_lot::Mutex;
 use quinn::VarInt;
 
 use crate::bodies::{BodyBudget, PART_BYTES, Share};
@@ -75,24 +76,20 @@ impl ReceiveLimit {
         ReceiveLimit(Arc::new(Limit { left: AtomicU64::new(bytes), headers: Mutex::new(headers) }))
     }
 
-    fn headers(&self) -> MutexGuard<'_, Option<Headers>> {
-        self.0.headers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The headers are complete: sets the bytes that may still be received.
     pub(super) fn set(&self, bytes: u64) {
-        *self.headers() = None;
+        *self.0.headers.lock() = None;
         self.0.left.store(bytes, Relaxed);
     }
 
     /// Whether the stream was given up because unfinished requests have no room.
     pub(super) fn is_refused(&self) -> bool {
-        self.headers().as_ref().is_some_and(|headers| headers.share.is_refused())
+        self.0.headers.lock().as_ref().is_some_and(|headers| headers.share.is_refused())
     }
 
     /// Has the task woken when the stream is to be given up; `None` if it is.
     fn wait(&self, cx: &Context<'_>) -> Option<()> {
-        let headers = self.headers();
+        let headers = self.0.headers.lock();
         headers.as_ref().map_or(Ok(()), |headers| headers.share.wait(cx.waker())).ok()
     }
 
@@ -101,7 +98,7 @@ impl ReceiveLimit {
         let bytes = data.len();
         let left = self.0.left.load(Relaxed).checked_sub(bytes as u64)?;
         self.0.left.store(left, Relaxed);
-        let Some(headers) = &mut *self.headers() else { return Some(data) };
+        let Some(headers) = &mut *self.0.headers.lock() else { return Some(data) };
         headers.count_bytes(bytes + PART_BYTES)?;
         // They are part of a datagram, or of several, which they would keep alive.
         Some(Bytes::copy_from_slice(&data))
@@ -148,12 +145,12 @@ impl Unfinished {
 
 /// Hands the limit of the stream accepted last to the code that called `accept`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LastAccepted(Arc<std::sync::Mutex<Option<ReceiveLimit>>>);
+pub(super) struct LastAccepted(Arc<Mutex<Option<ReceiveLimit>>>);
 
 impl LastAccepted {
     /// The limit; take it right after the stream was accepted.
     pub(super) fn last(&self) -> Option<ReceiveLimit> {
-        self.0.lock().ok()?.take()
+        self.0.lock().take()
     }
 }
 
@@ -196,9 +193,7 @@ impl quic::Connection<Bytes> for Connection {
         let inner = ready!(quic::Connection::<Bytes>::poll_accept_bidi(&mut self.inner, cx))?;
         let headers = self.unfinished.headers(self.header_bytes);
         let limit = ReceiveLimit::new(self.header_bytes, Some(headers));
-        if let Ok(mut accepted) = self.accepted.0.lock() {
-            *accepted = Some(limit.clone());
-        }
+        *self.accepted.0.lock() = Some(limit.clone());
         Poll::Ready(Ok(LimitedStream { inner, limit, typed: None }))
     }
 

@@ -5,7 +5,7 @@
 //! several sessions and ordinary requests beside them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use h3::server::RequestStream;
 use h3::stream::BufRecvStream;
 use h3::webtransport::SessionId;
 use http::{HeaderValue, Request, Response, StatusCode};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tracing::debug;
 
@@ -44,22 +45,14 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Option<oneshot::Sender<HeaderStream>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn silences(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<AllowedSilence>>> {
-        self.silences.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The longest silence that a session's Keep Alive allows; `None` if none has one.
     pub(super) fn allowed_silence(&self) -> Option<Duration> {
-        self.silences().values().filter_map(|silence| silence.get()).max()
+        self.silences.lock().values().filter_map(|silence| silence.get()).max()
     }
 
     /// Takes the receiver of the stream; the outer `None` means that there is no such session.
     fn claim(&self, id: SessionId) -> Option<Option<oneshot::Sender<HeaderStream>>> {
-        self.lock().get_mut(&id).map(Option::take)
+        self.waiting.lock().get_mut(&id).map(Option::take)
     }
 }
 
@@ -85,12 +78,12 @@ pub(super) async fn begin(
         .map_err(|_| "the stream's number is not valid in QUIC")?;
     let (sender, first) = oneshot::channel();
     if status == StatusCode::OK {
-        shared.sessions.lock().insert(id, Some(sender));
+        shared.sessions.waiting.lock().insert(id, Some(sender));
         shared.sessions.begun.notify_waiters();
     }
     let carried = carry(shared, &mut stream, id, status, first).await;
-    shared.sessions.lock().remove(&id);
-    shared.sessions.silences().remove(&id);
+    shared.sessions.waiting.lock().remove(&id);
+    shared.sessions.silences.lock().remove(&id);
     carried
 }
 
@@ -121,7 +114,7 @@ async fn carry(
             listener: Arc::clone(&handler.policy),
         };
         let (inner, silence) = handler.handoff.open_watched(peer, Framing::Bytes)?;
-        shared.sessions.silences().insert(id, silence);
+        shared.sessions.silences.lock().insert(id, silence);
         Ok::<_, Failure>(pump(outer, inner, handler.router.limits.linger).await?)
     };
     let result = tokio::select! {

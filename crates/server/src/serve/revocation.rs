@@ -5,13 +5,14 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use fulmar_broker::Broker;
 use fulmar_transport::tls::{ClientAuth, ClientTrust, ServerTls};
+use parking_lot::Mutex;
 
 use fulmar_config::{CrlExpired, Tls};
 use fulmar_part::certificates::client_trust;
@@ -84,7 +85,7 @@ impl Revocation {
             let watched = Arc::clone(&revocation.watched);
             let thread = Thread::blocking("fulmar-crl", move |stopped| {
                 while stopped.pause(LOOK) {
-                    lock(&watched).check_files();
+                    watched.lock().check_files();
                 }
             });
             revocation._thread = Some(thread.context("thread for revocation lists")?);
@@ -102,7 +103,7 @@ impl Revocation {
         settings: &Tls,
         read: impl FnOnce() -> anyhow::Result<ClientTrust>,
     ) -> anyhow::Result<()> {
-        let mut watched = lock(&self.watched);
+        let mut watched = self.watched.lock();
         let files = states_of(settings);
         let trust = read()?;
         watched.settings = settings.clone();
@@ -184,8 +185,4 @@ impl Watched {
             );
         }
     }
-}
-
-fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
-    watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
