@@ -61,7 +61,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(api)
         .layer(from_fn(compress))
         .layer(from_fn_with_state(app.clone(), count))
-        .merge(openapi::route(&document))
+        .merge(fulmar_http::openapi::route(PREFIX, &document))
         .route("/api/admin/{*rest}", any(nothing))
         .method_not_allowed_fallback(|| async { Problem::method() })
         .layer(map_response(not_kept))

@@ -33,6 +33,8 @@ mod idle;
 mod limited_router;
 mod metrics;
 pub mod objects;
+#[cfg(feature = "schema")]
+pub mod openapi;
 pub mod password_login;
 mod plain;
 mod problem;

@@ -98,7 +98,7 @@ pub(crate) fn router(app: App) -> Router {
         .merge(study)
         .layer(from_fn(compress))
         .layer(from_fn_with_state(app.clone(), hold))
-        .merge(openapi::route(&document))
+        .merge(fulmar_http::openapi::route(PREFIX, &document))
         // Pages are behind every other address; here is nothing but the API.
         .route("/api/{*rest}", any(|| async { Problem::missing("address") }))
         .method_not_allowed_fallback(|| async { Problem::method() })
