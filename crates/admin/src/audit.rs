@@ -1,15 +1,9 @@
 //! Changes with their entries in the log, and the log itself.
 
-use axum::Json;
 use fulmar_broker::Timestamp;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::caller::{Administrator, Call, Caller};
-use crate::page::{PageQuery, Paged};
-use crate::problem::Problem;
+use crate::caller::Caller;
+use crate::prelude::*;
 use crate::store::{AuditEntry, AuditQuery, MAX_TEXT_BYTES, NewEntry, Store, StoreError, cut};
 
 /// A change that is about to be made.
@@ -27,8 +21,8 @@ impl App {
     pub(crate) async fn change<T>(
         &self,
         change: Change,
-        work: impl Future<Output = Result<T, Problem>>,
-    ) -> Result<T, Problem> {
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let Change { caller, action, object, detail } = change;
         let detail = if detail.is_null() { String::new() } else { detail.to_string() };
         let (by, from) = (caller.name.clone(), caller.from.clone());
@@ -57,7 +51,7 @@ impl App {
     pub(crate) async fn stored<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T> {
         let store = self.store.clone();
         let done = tokio::task::spawn_blocking(move || work(&store)).await;
         match done {
@@ -107,7 +101,7 @@ pub(crate) struct Entries {
 pub(crate) async fn list(
     Call(app, _): Call<Administrator>,
     Paged { page, wanted }: Paged<EntryFilter>,
-) -> Result<Json<Entries>, Problem> {
+) -> Result<Json<Entries>> {
     let most = page.limit()?;
     let query = AuditQuery {
         since_ms: wanted.since_ms.unwrap_or(0),

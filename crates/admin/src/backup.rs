@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use crate::archive;
 use crate::audit::Change;
 use crate::caller::{Administrator, Call, Role};
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// Beginning of the name of the folder for copies.
 const FOLDER_PREFIX: &str = ".backup-";
@@ -96,7 +96,7 @@ fn until(
 #[utoipa::path(get, path = "/backup", responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 507, description = "The disk has no room for the copies")))]
 pub(crate) async fn backup(
     Call(app, Administrator(caller)): Call<Administrator>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     let permit = std::sync::Arc::clone(&app.backups).try_acquire_owned();
     let permit =
         permit.map_err(|_| Problem::too_often("another backup is being made: wait", 10))?;

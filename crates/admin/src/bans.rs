@@ -2,18 +2,10 @@
 
 use std::net::IpAddr;
 
-use axum::Json as JsonBody;
-use axum::http::StatusCode;
 use fulmar_broker::{Ban, Banned, Broker, MAX_BANS, Timestamp};
 use fulmar_text::network;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use utoipa::ToSchema;
 
-use crate::audit::Change;
-use crate::caller::{Call, Operator, Viewer};
-use crate::extract::{Json, Name};
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::store::{BanRow, Store, StoreError};
 
 /// Longest time, in seconds: ten years.
@@ -82,7 +74,7 @@ fn network(text: &str) -> Result<(IpAddr, u8), String> {
 
 impl NewBan {
     /// Kind and value.
-    fn whom(&self) -> Result<(&'static str, String), Problem> {
+    fn whom(&self) -> Result<(&'static str, String)> {
         match (&self.client, &self.user, &self.network) {
             (Some(client), None, None) => Ok(("client", checked("client", client)?)),
             (None, Some(user), None) => Ok(("user", checked("user", user)?)),
@@ -96,7 +88,7 @@ impl NewBan {
     }
 }
 
-fn checked(field: &str, text: &str) -> Result<String, Problem> {
+fn checked(field: &str, text: &str) -> Result<String> {
     if text.is_empty() || text.len() > MAX_TEXT_BYTES {
         return Err(Problem::invalid(field, format!("expected 1 to {MAX_TEXT_BYTES} bytes")));
     }
@@ -105,10 +97,10 @@ fn checked(field: &str, text: &str) -> Result<String, Problem> {
 
 /// Bans that have not ended
 #[utoipa::path(get, path = "/bans", responses((status = 200, body = Bans)))]
-pub(crate) async fn list(Call(app, _): Call<Viewer>) -> Result<JsonBody<Bans>, Problem> {
+pub(crate) async fn list(Call(app, _): Call<Viewer>) -> Result<Json<Bans>> {
     let now = app.now_ms();
     let bans = app.stored(move |store| store.bans(now)).await?;
-    Ok(JsonBody(Bans { bans }))
+    Ok(Json(Bans { bans }))
 }
 
 /// Ban a client, a user or a network for a time
@@ -119,7 +111,7 @@ pub(crate) async fn list(Call(app, _): Call<Viewer>) -> Result<JsonBody<Bans>, P
 pub(crate) async fn add(
     Call(app, Operator(caller)): Call<Operator>,
     Json(new): Json<NewBan>,
-) -> Result<(StatusCode, JsonBody<BanRow>), Problem> {
+) -> Result<(StatusCode, Json<BanRow>)> {
     let (kind, mut value) = new.whom()?;
     if kind == "user" {
         value = app.broker.user_named(&value).text().into();
@@ -159,7 +151,7 @@ pub(crate) async fn add(
         added.await
     };
     let row = app.change(change, work).await?;
-    Ok((StatusCode::CREATED, JsonBody(row)))
+    Ok((StatusCode::CREATED, Json(row)))
 }
 
 /// Lift a ban
@@ -167,7 +159,7 @@ pub(crate) async fn add(
 pub(crate) async fn lift(
     Call(app, Operator(caller)): Call<Operator>,
     Name(id): Name,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let unknown = || {
         Problem::not_found(format!(
             "there is no ban {id}; GET /bans, or fulmar ctl clients bans, lists them"

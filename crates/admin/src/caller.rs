@@ -22,7 +22,7 @@ pub(crate) use crate::administrators::Role;
 use crate::administrators::{Credentials, Holds, Login, Principal, Refused};
 use crate::app::App;
 use crate::local::LocalCaller;
-use crate::problem::{Problem, unauthorized};
+use crate::problem::{Problem, Result, unauthorized};
 use crate::web_sessions;
 
 /// The user who sent a request, and from where.
@@ -64,7 +64,7 @@ impl AskedBy {
     }
 
     /// The body has come, which may have taken its time.
-    pub(crate) fn ask_again(&self) -> Result<(), Problem> {
+    pub(crate) fn ask_again(&self) -> Result<()> {
         match self.0.get() {
             Some(caller) if !caller.still_may(caller.role) => {
                 Err(unauthorized(NoLongerAllowed::DETAIL))
@@ -77,7 +77,7 @@ impl AskedBy {
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller> {
         let caller = match parts.extensions.get::<ConnectInfo<LocalCaller>>() {
             Some(ConnectInfo(local)) => Caller {
                 name: local.name(),
@@ -98,7 +98,7 @@ impl FromRequestParts<App> for Caller {
 
 const HOW: &str = "send Authorization: Bearer TOKEN, or user and password with the Basic scheme";
 
-async fn remote(parts: &Parts, app: &App) -> Result<Caller, Problem> {
+async fn remote(parts: &Parts, app: &App) -> Result<Caller> {
     let from = address(parts);
     if !parts.headers.contains_key(header::AUTHORIZATION)
         && let Some(cookie) = web_sessions::cookie(parts)
@@ -120,11 +120,7 @@ pub(crate) fn address(parts: &Parts) -> IpAddr {
 
 impl App {
     /// Checks credentials, within the limits of failed logins. One that is aborted has failed.
-    pub(crate) async fn log_in(
-        &self,
-        shown: &PresentedCredentials,
-        from: IpAddr,
-    ) -> Result<Login, Problem> {
+    pub(crate) async fn log_in(&self, shown: &PresentedCredentials, from: IpAddr) -> Result<Login> {
         let network = fulmar_text::network::site(from);
         // Before the password is checked, which an aborted login costs as much as a failed one.
         self.failures.take_token(network, Instant::now()).map_err(|seconds| {
@@ -160,7 +156,7 @@ pub(crate) enum PresentedCredentials {
 }
 
 impl PresentedCredentials {
-    fn from_headers(headers: &HeaderMap) -> Result<PresentedCredentials, Problem> {
+    fn from_headers(headers: &HeaderMap) -> Result<PresentedCredentials> {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some((scheme, rest)) = value.and_then(|value| value.split_once(' ')) else {
             return Err(unauthorized(HOW));
@@ -208,7 +204,7 @@ macro_rules! at_least {
         impl FromRequestParts<App> for $name {
             type Rejection = Problem;
 
-            async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<$name, Problem> {
+            async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<$name> {
                 let caller = Caller::from_request_parts(parts, app).await?;
                 if caller.role >= Role::$name {
                     return Ok($name(caller));
@@ -230,7 +226,7 @@ pub(crate) struct Onlooker;
 impl FromRequestParts<App> for Onlooker {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Onlooker, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Onlooker> {
         let is_anonymous = !parts.headers.contains_key(header::AUTHORIZATION)
             && web_sessions::cookie(parts).is_none();
         if is_anonymous && app.open_overview && address(parts).is_loopback() {
@@ -246,7 +242,7 @@ pub(crate) struct Call<R>(pub(crate) App, pub(crate) R);
 impl<R: FromRequestParts<App, Rejection = Problem>> FromRequestParts<App> for Call<R> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Call<R>, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Call<R>> {
         Ok(Call(app.clone(), R::from_request_parts(parts, app).await?))
     }
 }

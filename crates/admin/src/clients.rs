@@ -1,18 +1,10 @@
 //! Connected clients: a list with statistics of their paths, one client, and disconnecting it.
 
-use axum::Json;
-use axum::http::StatusCode;
 use fulmar_broker::{ClientConnection, CloseOrder, TransportStats, Waiting};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use utoipa::{IntoParams, ToSchema};
 
-use crate::audit::Change;
-use crate::caller::{Call, Operator, Viewer};
-use crate::extract::Name;
-use crate::page::{self, PageQuery, Paged, SLICE, Slice};
+use crate::page::{self, Slice};
 use crate::pass::loss;
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::store::now_ms;
 
 /// Filter of clients.
@@ -131,7 +123,7 @@ fulmar_text::mirrors! {
 pub(crate) async fn list(
     Call(app, _): Call<Viewer>,
     Paged { page, wanted }: Paged<ClientQuery>,
-) -> Result<Json<Clients>, Problem> {
+) -> Result<Json<Clients>> {
     let slice =
         |after: &u64| Slice::from_items(app.broker.connections(*after, SLICE), |one| one.place);
     let show = |client: ClientConnection| wanted.includes(&client).then(|| Client::from(client));
@@ -148,10 +140,7 @@ fn not_connected(client: &str) -> Problem {
 
 /// One connected client
 #[utoipa::path(get, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Client)))]
-pub(crate) async fn show(
-    Call(app, _): Call<Viewer>,
-    Name(client): Name,
-) -> Result<Json<Client>, Problem> {
+pub(crate) async fn show(Call(app, _): Call<Viewer>, Name(client): Name) -> Result<Json<Client>> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;
     Ok(Json(Client::from(found)))
 }
@@ -164,7 +153,7 @@ pub(crate) async fn show(
 pub(crate) async fn disconnect(
     Call(app, Operator(caller)): Call<Operator>,
     Name(client): Name,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;
     let detail = json!({ "user": found.user, "address": found.address.to_string() });
     let change = Change { caller, action: "client.disconnect", object: client.clone(), detail };

@@ -3,19 +3,13 @@
 
 use std::net::IpAddr;
 
-use axum::Json;
 use fulmar_broker::access::Action;
 use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader, User, Waiting};
 use fulmar_mqtt::topic::{Subscription, TopicError, check_name};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
 use crate::bans::banned;
-use crate::caller::{Call, Viewer};
 use crate::explain_role;
-use crate::extract::Query;
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::store::now_ms;
 
 /// Whose right to do what.
@@ -50,7 +44,7 @@ enum ClientAction {
 
 impl ClientAction {
     /// The action as the broker names it, and the subscription to a filter.
-    fn on(self, topic: &str) -> Result<(Action, Option<Subscription<'_>>), Problem> {
+    fn on(self, topic: &str) -> Result<(Action, Option<Subscription<'_>>)> {
         let invalid = |error: TopicError| Problem::invalid("topic", error.to_string());
         let action = match self {
             ClientAction::Publish => Action::Publish,
@@ -89,7 +83,7 @@ pub(crate) struct Decision {
 pub(crate) async fn explain(
     Call(app, _): Call<Viewer>,
     Query(question): Query<Question>,
-) -> Result<Json<Decision>, Problem> {
+) -> Result<Json<Decision>> {
     let Question { client, user, address, action, topic } = question;
     let is_user_named = user.is_some();
     let client = client.unwrap_or_default();

@@ -2,19 +2,10 @@
 
 use std::collections::HashMap;
 
-use axum::Json as JsonBody;
-use axum::http::StatusCode;
 use fulmar_identity::{Command, Group as Stored, GroupChanges, Ranked, State as Identities, Texts};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use utoipa::ToSchema;
 
-use crate::audit::Change;
-use crate::caller::{Administrator, Call};
-use crate::extract::{Json, Name};
-use crate::identities::{After, Target, names, ranked};
-use crate::page::{Everything, PageQuery, Paged, SLICE};
-use crate::problem::Problem;
+use crate::identities::{names, ranked};
+use crate::prelude::*;
 
 /// A group of users.
 #[derive(Serialize, ToSchema)]
@@ -103,13 +94,13 @@ fn unknown(name: &str) -> Problem {
 pub(crate) async fn list(
     Call(app, _): Call<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
-) -> Result<JsonBody<Groups>, Problem> {
+) -> Result<Json<Groups>> {
     let part = |state: &Identities, after: After<'_>| {
         let stored = state.groups().range::<str, _>(after).take(SLICE);
         counted(state, stored.map(|(_, stored)| &**stored))
     };
     let (groups, next) = app.page_by_name(&page, part, |group| group.name.clone()).await?;
-    Ok(JsonBody(Groups { groups, next }))
+    Ok(Json(Groups { groups, next }))
 }
 
 /// One group with its users
@@ -117,13 +108,13 @@ pub(crate) async fn list(
 pub(crate) async fn show(
     Call(app, _): Call<Administrator>,
     Name(name): Name,
-) -> Result<JsonBody<Group>, Problem> {
+) -> Result<Json<Group>> {
     let found = app.identities.read(|state| {
         let stored = state.groups().get(&*name)?;
         let members = names(&state.members(&name));
         Some(group(stored, members.len(), Some(members)))
     });
-    found.map(JsonBody).ok_or_else(|| unknown(&name))
+    found.map(Json).ok_or_else(|| unknown(&name))
 }
 
 /// Add a group
@@ -131,7 +122,7 @@ pub(crate) async fn show(
 pub(crate) async fn add(
     Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewGroup>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let NewGroup { name, description, roles } = new;
     let detail = json!({ "roles": roles });
     let stored = Stored {
@@ -151,7 +142,7 @@ pub(crate) async fn add(
 pub(crate) async fn change(
     Call(app, Administrator(caller)): Call<Administrator>,
     Target { name, body: new }: Target<GroupChange>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let before = app.identities.read(|state| {
         let stored = state.groups().get(&*name)?;
         Some((stored.roles.clone(), state.members(&name)))
@@ -175,7 +166,7 @@ pub(crate) async fn change(
 pub(crate) async fn remove(
     Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let command = Command::DeleteGroup(name.as_str().into());
     let change = Change { caller, action: "group.remove", object: name, detail: Value::Null };
     app.change_identities(change, command).await

@@ -4,16 +4,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts as _, Request};
-use axum::http::StatusCode;
 use fulmar_identity::{ApplyError, Command, Identities, Ranked, Refused, State};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::app::App;
-use crate::audit::Change;
-use crate::extract::{Json, Name};
-use crate::page::{self, PageQuery, Slice};
-use crate::problem::Problem;
+use crate::page::{self, Slice};
+use crate::prelude::*;
 
 impl App {
     /// Makes a change of the store of identities, with its entry in the log.
@@ -21,7 +16,7 @@ impl App {
         &self,
         change: Change,
         command: Command,
-    ) -> Result<StatusCode, Problem> {
+    ) -> Result<StatusCode> {
         self.change(change, apply(&self.identities, command)).await?;
         Ok(StatusCode::NO_CONTENT)
     }
@@ -33,7 +28,7 @@ impl App {
         page: &PageQuery,
         part: impl Fn(&State, After<'_>) -> Vec<T>,
         name_of: impl Fn(&T) -> String,
-    ) -> Result<(Vec<T>, Option<String>), Problem> {
+    ) -> Result<(Vec<T>, Option<String>)> {
         let slice = |after: &String| {
             let range = (Bound::Excluded(&**after), Bound::Unbounded);
             Slice::from_items(self.identities.read(|state| part(state, range)), &name_of)
@@ -47,7 +42,7 @@ impl App {
 pub(crate) type After<'a> = (Bound<&'a str>, Bound<&'a str>);
 
 /// Applies a command on a thread that may wait.
-async fn apply(identities: &Arc<Identities>, command: Command) -> Result<(), Problem> {
+async fn apply(identities: &Arc<Identities>, command: Command) -> Result<()> {
     let identities = Arc::clone(identities);
     let applied = tokio::task::spawn_blocking(move || identities.apply(vec![command])).await;
     match applied {
@@ -115,7 +110,7 @@ pub(crate) struct Target<T> {
 impl<T: DeserializeOwned> FromRequest<App> for Target<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Target<T>, Problem> {
+    async fn from_request(request: Request, app: &App) -> Result<Target<T>> {
         let (mut parts, body) = request.into_parts();
         let Name(name) = Name::from_request_parts(&mut parts, app).await?;
         let Json(body) = Json::from_request(Request::from_parts(parts, body), app).await?;

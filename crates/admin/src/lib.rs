@@ -29,6 +29,7 @@ mod openapi;
 mod overview;
 mod page;
 mod pass;
+mod prelude;
 mod problem;
 mod retained;
 mod roles;

@@ -1,17 +1,7 @@
 //! What the server logs, changed for a time: detailed logging that somebody forgets would fill the disk.
 
+use crate::prelude::*;
 use std::time::Duration;
-
-use axum::Json as JsonBody;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use utoipa::ToSchema;
-
-use crate::app::App;
-use crate::audit::Change;
-use crate::caller::{Call, Operator, Viewer};
-use crate::extract::Json;
-use crate::problem::Problem;
 
 /// Longest time, in seconds.
 const MAX_FOR_S: u64 = 86_400;
@@ -39,15 +29,15 @@ pub(crate) struct NewLog {
     for_s: u64,
 }
 
-fn shown(app: &App) -> Result<JsonBody<Log>, Problem> {
+fn shown(app: &App) -> Result<Json<Log>> {
     let filter = app.server.log_filter();
     let filter = filter.ok_or_else(|| Problem::conflict("this server has no log of its own"))?;
-    Ok(JsonBody(Log { filter, until_ms: app.log.lock().until_ms }))
+    Ok(Json(Log { filter, until_ms: app.log.lock().until_ms }))
 }
 
 /// What is logged
 #[utoipa::path(get, path = "/log", responses((status = 200, body = Log)))]
-pub(crate) async fn show(Call(app, _): Call<Viewer>) -> Result<JsonBody<Log>, Problem> {
+pub(crate) async fn show(Call(app, _): Call<Viewer>) -> Result<Json<Log>> {
     shown(&app)
 }
 
@@ -56,7 +46,7 @@ pub(crate) async fn show(Call(app, _): Call<Viewer>) -> Result<JsonBody<Log>, Pr
 pub(crate) async fn change(
     Call(app, Operator(caller)): Call<Operator>,
     Json(new): Json<NewLog>,
-) -> Result<JsonBody<Log>, Problem> {
+) -> Result<Json<Log>> {
     if !(1..=MAX_FOR_S).contains(&new.for_s) {
         return Err(Problem::invalid("for_s", format!("expected 1 to {MAX_FOR_S} seconds")));
     }
@@ -72,7 +62,7 @@ pub(crate) async fn change(
     shown(&app)
 }
 
-fn set(app: &App, new: &NewLog, before: String) -> Result<(), Problem> {
+fn set(app: &App, new: &NewLog, before: String) -> Result<()> {
     app.server
         .set_log_filter(&new.filter)
         .map_err(|wrong| Problem::invalid("filter", wrong.to_string()))?;

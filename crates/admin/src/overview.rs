@@ -5,19 +5,16 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use fulmar_broker::{Account, TransportKind};
-use serde::Serialize;
-use utoipa::ToSchema;
 
-use crate::app::App;
-use crate::caller::{Call, Onlooker, Role, Viewer};
+use crate::caller::{Onlooker, Role};
 use crate::health::Health;
 use crate::history::{self, Columns};
 use crate::pass::Quality;
+use crate::prelude::*;
 use crate::server::ServerState;
 
 /// Time for which an overview is used.

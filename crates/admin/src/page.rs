@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use crate::app::App;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// Items of a page, unless the request says otherwise.
 const DEFAULT_LIMIT: usize = 100;
@@ -37,7 +37,7 @@ pub(crate) struct PageQuery {
 
 impl PageQuery {
     /// The size of the page.
-    pub(crate) fn limit(&self) -> Result<usize, Problem> {
+    pub(crate) fn limit(&self) -> Result<usize> {
         let limit = self.limit.unwrap_or(DEFAULT_LIMIT);
         if (1..=MAX_LIMIT).contains(&limit) {
             return Ok(limit);
@@ -46,7 +46,7 @@ impl PageQuery {
     }
 
     /// Behind which item the page begins.
-    pub(crate) fn cursor<C: FromStr>(&self) -> Result<Option<C>, Problem> {
+    pub(crate) fn cursor<C: FromStr>(&self) -> Result<Option<C>> {
         let Some(text) = &self.cursor else { return Ok(None) };
         let wrong = |_| Problem::malformed("cursor: expected `next` of the previous page");
         text.parse().map(Some).map_err(wrong)
@@ -67,7 +67,7 @@ pub(crate) struct Paged<T> {
 impl<T: DeserializeOwned> FromRequestParts<App> for Paged<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Paged<T>, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Paged<T>> {
         // serde cannot refuse unknown fields of two types that share a query.
         let pairs = parts.uri.query().unwrap_or_default().split('&');
         let (page, wanted): (Vec<&str>, Vec<&str>) =
@@ -76,7 +76,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Paged<T> {
     }
 }
 
-fn parsed<T: DeserializeOwned>(pairs: &[&str]) -> Result<T, Problem> {
+fn parsed<T: DeserializeOwned>(pairs: &[&str]) -> Result<T> {
     let uri: Result<Uri, _> = format!("/?{}", pairs.join("&")).parse();
     let uri = uri.map_err(|_| Problem::malformed("the query is malformed"))?;
     let query = AxumQuery::<T>::try_from_uri(&uri);

@@ -2,21 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderName, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fulmar_broker::message::Message;
 use fulmar_mqtt::topic::{check_filter, matches};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use utoipa::{IntoParams, ToSchema};
 
-use crate::audit::Change;
-use crate::caller::{Call, Operator, Viewer};
-use crate::extract::Name;
-use crate::page::{self, PageQuery, Paged, SLICE, Slice};
-use crate::problem::Problem;
+use crate::page::{self, Slice};
+use crate::prelude::*;
 use crate::topic_cursor;
 
 /// Filter of messages.
@@ -88,7 +81,7 @@ pub(crate) fn text_or_base64(payload: &[u8]) -> (Option<String>, Option<String>)
 pub(crate) async fn list(
     Call(app, _): Call<Viewer>,
     Paged { page, wanted }: Paged<RetainedQuery>,
-) -> Result<Json<Page>, Problem> {
+) -> Result<Json<Page>> {
     let most = page.limit()?;
     let filter = wanted.filter.as_deref().unwrap_or("#");
     check_filter(filter).map_err(|error| Problem::invalid("filter", error.to_string()))?;
@@ -131,7 +124,7 @@ fn unknown(topic: &str) -> Problem {
 pub(crate) async fn show(
     Call(app, _): Call<Operator>,
     Name(topic): Name,
-) -> Result<([(HeaderName, &'static str); 1], Json<Retained>), Problem> {
+) -> Result<([(HeaderName, &'static str); 1], Json<Retained>)> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
     let (payload, payload_base64) = text_or_base64(found.payload());
     let retained = Retained { summary: Summary::from(&*found), payload, payload_base64 };
@@ -146,7 +139,7 @@ pub(crate) async fn show(
 pub(crate) async fn delete(
     Call(app, Operator(caller)): Call<Operator>,
     Name(topic): Name,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
     if topic.starts_with('$') {
         return Err(Problem::conflict("topics that begin with $ are the broker's own"));

@@ -1,19 +1,7 @@
 //! Roles: access rules for topics, which users and groups have.
 
-use axum::Json as JsonBody;
-use axum::http::StatusCode;
+use crate::prelude::*;
 use fulmar_identity::{Acl, AclKind, Command, Role as Stored, State as Identities, Texts};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use utoipa::{IntoParams, ToSchema};
-
-use crate::app::App;
-use crate::audit::Change;
-use crate::caller::{Administrator, Call};
-use crate::extract::{Json, Name, Query};
-use crate::identities::{After, Target};
-use crate::page::{Everything, PageQuery, Paged, SLICE};
-use crate::problem::Problem;
 
 /// Actions that a rule is about.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema, PartialEq, Eq)]
@@ -155,7 +143,7 @@ fn unknown(name: &str) -> Problem {
     ))
 }
 
-fn find(app: &App, name: &str) -> Result<Role, Problem> {
+fn find(app: &App, name: &str) -> Result<Role> {
     let found =
         app.identities.read(|state| state.roles().get(name).map(|role| Role::from(&**role)));
     found.ok_or_else(|| unknown(name))
@@ -166,13 +154,13 @@ fn find(app: &App, name: &str) -> Result<Role, Problem> {
 pub(crate) async fn list(
     Call(app, _): Call<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
-) -> Result<JsonBody<Roles>, Problem> {
+) -> Result<Json<Roles>> {
     let part = |state: &Identities, after: After<'_>| {
         let stored = state.roles().range::<str, _>(after).take(SLICE);
         stored.map(|(_, stored)| Role::from(&**stored)).collect()
     };
     let (roles, next) = app.page_by_name(&page, part, |role: &Role| role.name.clone()).await?;
-    Ok(JsonBody(Roles { roles, next }))
+    Ok(Json(Roles { roles, next }))
 }
 
 /// One role with its rules
@@ -180,8 +168,8 @@ pub(crate) async fn list(
 pub(crate) async fn show(
     Call(app, _): Call<Administrator>,
     Name(name): Name,
-) -> Result<JsonBody<Role>, Problem> {
-    find(&app, &name).map(JsonBody)
+) -> Result<Json<Role>> {
+    find(&app, &name).map(Json)
 }
 
 /// Add a role
@@ -189,7 +177,7 @@ pub(crate) async fn show(
 pub(crate) async fn add(
     Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewRole>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let NewRole { name, description, rules } = new;
     let detail = json!({ "rules": rules });
     let stored = Stored {
@@ -209,7 +197,7 @@ pub(crate) async fn add(
 pub(crate) async fn remove(
     Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let detail = json!({ "before": { "rules": find(&app, &name)?.rules } });
     let command = Command::DeleteRole(name.as_str().into());
     let change = Change { caller, action: "role.remove", object: name, detail };
@@ -223,7 +211,7 @@ pub(crate) async fn remove(
 pub(crate) async fn add_rule(
     Call(app, Administrator(caller)): Call<Administrator>,
     Target { name, body: rule }: Target<Rule>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let detail = json!({ "after": rule });
     let command = Command::AddRoleAcl(name.as_str().into(), rule.into());
     let change = Change { caller, action: "role.rule.add", object: name, detail };
@@ -239,7 +227,7 @@ pub(crate) async fn remove_rule(
     Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
     Query(WhichRule { action, topic }): Query<WhichRule>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let rules = find(&app, &name)?.rules;
     let before = rules.into_iter().find(|rule| rule.action == action && rule.topic == topic);
     let detail = before.map_or(Value::Null, |before| json!({ "before": before }));

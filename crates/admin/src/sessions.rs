@@ -2,19 +2,10 @@
 
 use std::time::Duration;
 
-use axum::Json;
-use axum::http::StatusCode;
 use fulmar_broker::{NotDeleted, SessionSummary};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::audit::Change;
-use crate::caller::{Call, Operator, Viewer};
-use crate::extract::Name;
-use crate::page::{self, PageQuery, Paged, SLICE, Slice};
-use crate::problem::Problem;
+use crate::page::{self, Slice};
+use crate::prelude::*;
 
 /// Subscriptions of one session that are shown.
 const MAX_SUBSCRIPTIONS: usize = 1000;
@@ -129,7 +120,7 @@ struct Flow {
 pub(crate) async fn list(
     Call(app, _): Call<Viewer>,
     Paged { page, wanted }: Paged<SessionQuery>,
-) -> Result<Json<Sessions>, Problem> {
+) -> Result<Json<Sessions>> {
     let cursor = |session: &SessionSummary| session.client.to_string();
     let slice = |after: &String| Slice::from_items(app.broker.session_list(after, SLICE), cursor);
     let show = |session: SessionSummary| wanted.includes(&session).then(|| Session::from(session));
@@ -146,10 +137,7 @@ fn unknown(client: &str) -> Problem {
 
 /// One session with its subscriptions and flows
 #[utoipa::path(get, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Details)))]
-pub(crate) async fn show(
-    Call(app, _): Call<Viewer>,
-    Name(client): Name,
-) -> Result<Json<Details>, Problem> {
+pub(crate) async fn show(Call(app, _): Call<Viewer>, Name(client): Name) -> Result<Json<Details>> {
     let found = app.broker.session_details(&client, MAX_SUBSCRIPTIONS);
     let found = found.ok_or_else(|| unknown(&client))?;
     let filters = found.subscriptions.into_iter().map(|own| Subscription {
@@ -177,7 +165,7 @@ pub(crate) async fn show(
 pub(crate) async fn delete(
     Call(app, Operator(caller)): Call<Operator>,
     Name(client): Name,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let found = app.broker.session_details(&client, 0).ok_or_else(|| unknown(&client))?.summary;
     let detail = json!({ "user": found.user, "queued_messages": found.queued_messages, "subscriptions": found.subscriptions });
     let change = Change { caller, action: "session.delete", object: client.clone(), detail };
@@ -185,7 +173,7 @@ pub(crate) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn end(app: &App, client: &str) -> Result<(), Problem> {
+async fn end(app: &App, client: &str) -> Result<()> {
     let number = app.broker.delete_session(client).map_err(|not| match not {
         NotDeleted::Unknown => unknown(client),
         NotDeleted::Internal => Problem::conflict(

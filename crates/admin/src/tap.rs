@@ -12,17 +12,12 @@ use axum::response::{IntoResponse as _, Response};
 use fulmar_http::while_allowed;
 use fulmar_mqtt::topic::check_filter;
 use futures_util::stream;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
-use utoipa::{IntoParams, ToSchema};
 
-use crate::app::{App, MAX_TAPS};
-use crate::audit::Change;
-use crate::caller::{Call, Operator, Role};
-use crate::extract::Query;
-use crate::problem::Problem;
+use crate::app::MAX_TAPS;
+use crate::caller::Role;
+use crate::prelude::*;
 use crate::retained::text_or_base64;
 use crate::server::Tapped;
 
@@ -115,7 +110,7 @@ struct Tap {
 pub(crate) async fn tap(
     Call(app, Operator(caller)): Call<Operator>,
     Query(wanted): Query<TapQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response> {
     check_filter(&wanted.filter).map_err(|error| Problem::invalid("filter", error.to_string()))?;
     if wanted.filter.starts_with("$share/") {
         return Err(Problem::invalid("filter", "a tap may not take part in a shared subscription"));

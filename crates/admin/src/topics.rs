@@ -4,13 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-
-use crate::caller::{Call, Viewer};
-use crate::page::{MAX_PAGE_BYTES, PageQuery, Paged};
-use crate::problem::Problem;
+use crate::page::MAX_PAGE_BYTES;
+use crate::prelude::*;
 use crate::topic_cursor;
 
 /// Topics that are looked up between two pauses.
@@ -106,7 +101,7 @@ impl Collected {
 pub(crate) async fn list(
     Call(app, _): Call<Viewer>,
     Paged { page, wanted }: Paged<TopicQuery>,
-) -> Result<Json<Levels>, Problem> {
+) -> Result<Json<Levels>> {
     let most = page.limit()?;
     let prefix = wanted.under.map(|under| format!("{under}/")).unwrap_or_default();
     let mut from = page.cursor()?.unwrap_or_else(|| prefix.clone());

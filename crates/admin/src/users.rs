@@ -4,22 +4,13 @@
 
 use std::sync::Arc;
 
-use axum::Json as JsonBody;
-use axum::http::StatusCode;
 use fulmar_identity::{
     ApiToken, Client, ClientChanges, Command, NewToken as MadeToken, State, StoredPassword,
 };
-use serde::{Deserialize, Serialize};
-use serde_json::json;
-use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::audit::Change;
-use crate::caller::{Administrator, Call, Role};
-use crate::extract::{Json, Name, Query};
-use crate::identities::{After, Target, names, ranked};
-use crate::page::{Everything, PageQuery, Paged, SLICE};
-use crate::problem::Problem;
+use crate::caller::Role;
+use crate::identities::{names, ranked};
+use crate::prelude::*;
 
 /// Longest life of a token, in seconds: ten years.
 const MAX_FOR_S: u64 = 10 * 366 * 86_400;
@@ -69,7 +60,7 @@ pub(crate) struct Secret {
 
 /// API tokens
 #[utoipa::path(get, path = "/tokens", responses((status = 200, body = Tokens)))]
-pub(crate) async fn tokens(Call(app, _): Call<Administrator>) -> JsonBody<Tokens> {
+pub(crate) async fn tokens(Call(app, _): Call<Administrator>) -> Json<Tokens> {
     let tokens = app.identities.read(|state| {
         let token = |token: &Arc<ApiToken>| Token {
             name: token.name.to_string(),
@@ -79,7 +70,7 @@ pub(crate) async fn tokens(Call(app, _): Call<Administrator>) -> JsonBody<Tokens
         };
         state.tokens().values().map(token).collect()
     });
-    JsonBody(Tokens { tokens })
+    Json(Tokens { tokens })
 }
 
 /// Make an API token
@@ -87,7 +78,7 @@ pub(crate) async fn tokens(Call(app, _): Call<Administrator>) -> JsonBody<Tokens
 pub(crate) async fn add_token(
     Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewToken>,
-) -> Result<(StatusCode, JsonBody<Secret>), Problem> {
+) -> Result<(StatusCode, Json<Secret>)> {
     if !new.for_s.is_none_or(|seconds| (1..=MAX_FOR_S).contains(&seconds)) {
         return Err(Problem::invalid("for_s", format!("expected 1 to {MAX_FOR_S} seconds")));
     }
@@ -99,7 +90,7 @@ pub(crate) async fn add_token(
     let detail = json!({ "role": new.role, "for_s": new.for_s });
     let change = Change { caller, action: "token.add", object: new.name.clone(), detail };
     app.change_identities(change, Command::CreateToken(row)).await?;
-    Ok((StatusCode::CREATED, JsonBody(Secret { name: new.name, token: secret })))
+    Ok((StatusCode::CREATED, Json(Secret { name: new.name, token: secret })))
 }
 
 /// Revoke an API token
@@ -107,7 +98,7 @@ pub(crate) async fn add_token(
 pub(crate) async fn remove_token(
     Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let command = Command::DeleteToken(name.as_str().into());
     let detail = serde_json::Value::Null;
     let change = Change { caller, action: "token.remove", object: name, detail };
@@ -199,14 +190,14 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Ro
 pub(crate) async fn users(
     Call(app, _): Call<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
-) -> Result<JsonBody<Users>, Problem> {
+) -> Result<Json<Users>> {
     let part = |state: &State, after: After<'_>| {
         let stored = state.clients().range::<str, _>(after).take(SLICE);
         stored.map(|(_, client)| User::from(&**client)).collect()
     };
     let (users, next) = app.page_by_name(&page, part, |user: &User| user.name.clone()).await?;
     let admits_unknown_names = app.broker.admits_unknown_names();
-    Ok(JsonBody(Users { users, admits_unknown_names, next }))
+    Ok(Json(Users { users, admits_unknown_names, next }))
 }
 
 fn unknown(name: &str) -> Problem {
@@ -220,14 +211,14 @@ fn unknown(name: &str) -> Problem {
 pub(crate) async fn user(
     Call(app, _): Call<Administrator>,
     Name(name): Name,
-) -> Result<JsonBody<User>, Problem> {
+) -> Result<Json<User>> {
     let found =
         app.identities.read(|state| state.clients().get(&*name).map(|one| User::from(&**one)));
-    found.map(JsonBody).ok_or_else(|| unknown(&name))
+    found.map(Json).ok_or_else(|| unknown(&name))
 }
 
 /// A password's hash, made on a thread that may take its time.
-async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPassword>, Problem> {
+async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPassword>> {
     let Some(password) = password else { return Ok(None) };
     if !PASSWORD_CHARACTERS.contains(&password.chars().count()) {
         return Err(Problem::invalid("password", "expected 8 to 200 characters"));
@@ -245,7 +236,7 @@ async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPass
 pub(crate) async fn add_user(
     Call(app, Administrator(caller)): Call<Administrator>,
     Json(new): Json<NewUser>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let detail = json!({
         "administration": new.administration, "password": new.password.is_some(), "groups": new.groups,
         "roles": new.roles, "client_id": new.client_id,
@@ -269,7 +260,7 @@ pub(crate) async fn add_user(
 pub(crate) async fn change_user(
     Call(app, Administrator(caller)): Call<Administrator>,
     Target { name, body: new }: Target<UserChange>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let before = app.identities.read(|state| state.clients().get(&*name).map(Arc::clone));
     let before = before.ok_or_else(|| unknown(&name))?;
     let mut after = serde_json::Map::new();
@@ -313,7 +304,7 @@ pub(crate) async fn remove_user(
     Call(app, Administrator(caller)): Call<Administrator>,
     Name(name): Name,
     Query(Removal { forget }): Query<Removal>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode> {
     let user = name.as_str().into();
     let (command, detail) = match forget {
         true => (Command::ForgetClient(user), json!({ "forget": true })),

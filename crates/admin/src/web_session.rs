@@ -2,20 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use axum::Json as JsonBody;
 use axum::extract::{FromRequestParts as _, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use utoipa::ToSchema;
 
 use crate::administrators::{Principal, Role};
-use crate::app::App;
-use crate::audit::Change;
-use crate::caller::{Caller, PresentedCredentials, Viewer, address};
+use crate::caller::{Caller, PresentedCredentials, address};
 use crate::extract::body;
-use crate::problem::Problem;
+use crate::prelude::*;
 use crate::web_sessions::{MAX_AGE, Secrets, check_origin, cookie, set_cookie};
 
 /// User and password, or a token.
@@ -47,7 +41,7 @@ pub(crate) struct Begun {
 ///
 /// Sets a cookie that scripts cannot read. Each later request needs the cookie and the header `x-fulmar-session`.
 #[utoipa::path(post, path = "/session", request_body = Credentials, responses((status = 201, body = Begun)))]
-pub(crate) async fn begin(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn begin(State(app): State<App>, request: Request) -> Result<Response> {
     let (parts, sent) = request.into_parts();
     check_origin(&parts.headers)?;
     // Pages of other origins cannot send this type without asking the server first.
@@ -74,12 +68,12 @@ pub(crate) async fn begin(State(app): State<App>, request: Request) -> Result<Re
     let Secrets { cookie, second } = app.change(change, begin).await?;
     let cookie = set_cookie(&parts, &cookie, MAX_AGE)?;
     let begun = Begun { name, role, session: second, ends_in_s: MAX_AGE.as_secs() };
-    Ok((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], JsonBody(begun)).into_response())
+    Ok((StatusCode::CREATED, [(header::SET_COOKIE, cookie)], Json(begun)).into_response())
 }
 
 /// Log out a browser
 #[utoipa::path(delete, path = "/session", responses((status = 204, description = "The session has ended")))]
-pub(crate) async fn end(State(app): State<App>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn end(State(app): State<App>, request: Request) -> Result<Response> {
     let (mut parts, _) = request.into_parts();
     Viewer::from_request_parts(&mut parts, &app).await?;
     let cookie = cookie(&parts).ok_or_else(|| Problem::not_found("there is no session"))?;

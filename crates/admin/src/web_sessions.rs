@@ -20,7 +20,7 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::administrators::{Holds, Login, Principal, Role};
-use crate::problem::{Problem, unauthorized};
+use crate::problem::{Problem, Result, unauthorized};
 
 /// The header with the second secret.
 const HEADER: &str = "x-fulmar-session";
@@ -55,7 +55,7 @@ pub(crate) struct Secrets {
     pub(crate) second: String,
 }
 
-fn secret() -> Result<String, Problem> {
+fn secret() -> Result<String> {
     let mut bytes = [0; 32];
     let filled = SystemRandom::new().fill(&mut bytes);
     filled.map_err(|_| Problem::unavailable("the system has no random numbers"))?;
@@ -74,11 +74,7 @@ fn ended() -> Problem {
 
 impl WebSessions {
     /// Whose session this is. A request without the second secret ends nothing: it may be another page's.
-    pub(crate) fn principal(
-        &self,
-        cookie: &str,
-        headers: &HeaderMap,
-    ) -> Result<Principal, Problem> {
+    pub(crate) fn principal(&self, cookie: &str, headers: &HeaderMap) -> Result<Principal> {
         check_origin(headers)?;
         let second = headers.get(HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if second.is_empty() {
@@ -110,7 +106,7 @@ impl WebSessions {
         session.and_then(|session| (session.holds)())
     }
 
-    pub(crate) fn begin(&self, login: Login, now: Instant) -> Result<Secrets, Problem> {
+    pub(crate) fn begin(&self, login: Login, now: Instant) -> Result<Secrets> {
         let secrets = Secrets { cookie: secret()?, second: secret()? };
         let Login { principal, holds } = login;
         let mut sessions = self.0.lock();
@@ -151,7 +147,7 @@ fn make_room(
 }
 
 /// Refuses requests of other origins' pages.
-pub(crate) fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
+pub(crate) fn check_origin(headers: &HeaderMap) -> Result<()> {
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     match site {
         None | Some(b"same-origin" | b"none") => Ok(()),
@@ -180,11 +176,7 @@ pub(crate) fn cookie(parts: &Parts) -> Option<String> {
     })
 }
 
-pub(crate) fn set_cookie(
-    parts: &Parts,
-    value: &str,
-    max_age: Duration,
-) -> Result<HeaderValue, Problem> {
+pub(crate) fn set_cookie(parts: &Parts, value: &str, max_age: Duration) -> Result<HeaderValue> {
     let (name, age) = (cookie_name(parts), max_age.as_secs());
     let text = format!("{name}={value}; Path=/; Max-Age={age}; Secure; HttpOnly; SameSite=Strict");
     // Letters, digits and punctuation of our own.
