@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, encode};
 use crate::list::{self, ListArgs};
-use crate::table::{self, Column, plain};
+use crate::table::{self, Column, name_of, plain};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Groups {
@@ -117,14 +117,6 @@ enum Action {
     UnsubscribeLiteral,
 }
 
-impl Action {
-    /// In the API.
-    fn name(self) -> String {
-        let value = self.to_possible_value();
-        value.map(|value| value.get_name().replace('-', "_")).unwrap_or_default()
-    }
-}
-
 const GROUPS: &[Column] = &[
     ("GROUP", |group| plain(&group["name"])),
     ("USERS", |group| plain(&group["size"])),
@@ -177,7 +169,7 @@ pub(crate) async fn groups(api: &Api, command: &Groups) -> anyhow::Result<()> {
 async fn add_rule(api: &Api, args: &RuleArgs, allow: bool) -> anyhow::Result<()> {
     let RuleArgs { which: WhichRule { name, action, topic }, priority } = args;
     let rule =
-        json!({ "action": action.name(), "topic": topic, "allow": allow, "priority": priority });
+        json!({ "action": name_of(action), "topic": topic, "allow": allow, "priority": priority });
     api.change(Method::POST, &format!("/roles/{}/rules", encode(name)), Some(&rule), "added").await
 }
 
@@ -202,7 +194,7 @@ pub(crate) async fn roles(api: &Api, command: &Roles) -> anyhow::Result<()> {
         Roles::Allow(args) => add_rule(api, args, true).await,
         Roles::Deny(args) => add_rule(api, args, false).await,
         Roles::Unset { which: WhichRule { name, action, topic } } => {
-            let (action, topic) = (action.name(), encode(topic));
+            let (action, topic) = (name_of(action), encode(topic));
             let path = format!("/roles/{}/rules?action={action}&topic={topic}", encode(name));
             api.change(Method::DELETE, &path, None, "removed").await
         }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, encode};
 use crate::duration;
-use crate::table::{self, plain, printable};
+use crate::table::{self, name_of, plain, printable};
 
 /// Why a client may or may not do something.
 #[derive(clap::Args, Debug)]
@@ -63,9 +63,8 @@ pub(crate) struct LogArgs {
 }
 
 pub(crate) async fn explain(api: &Api, args: &ExplainArgs) -> anyhow::Result<()> {
-    let action = args.action.to_possible_value().map(|value| value.get_name().to_owned());
     let mut path =
-        format!("/explain?action={}&topic={}", action.unwrap_or_default(), encode(&args.topic));
+        format!("/explain?action={}&topic={}", name_of(&args.action), encode(&args.topic));
     for (name, value) in [("client", &args.client), ("user", &args.user)] {
         if let Some(value) = value {
             path.push_str(&format!("&{name}={}", encode(value)));

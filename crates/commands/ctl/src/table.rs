@@ -1,5 +1,6 @@
 //! Prints responses for people: lists as tables, single objects as lines.
 
+use clap::ValueEnum;
 pub(crate) use fulmar_command::terminal::printable;
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -54,6 +55,12 @@ fn flatten(above: &str, value: &Value, lines: &mut Vec<(String, String)>) {
         }
         other => lines.push((above.to_owned(), plain(other))),
     }
+}
+
+/// A word of the command line, as the API has it.
+pub(crate) fn name_of(word: &impl ValueEnum) -> String {
+    let value = word.to_possible_value();
+    value.map(|value| value.get_name().replace('-', "_")).unwrap_or_default()
 }
 
 /// A value without quotes; empty for null.

@@ -14,7 +14,7 @@ use crate::api::{Api, encode};
 use crate::duration;
 use crate::groups::{joined, split};
 use crate::list::{self, ListArgs};
-use crate::table::{self, Column, plain};
+use crate::table::{self, Column, name_of, plain};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Role {
@@ -24,16 +24,6 @@ pub(crate) enum Role {
     Operator,
     /// Everything
     Administrator,
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Role::Viewer => "viewer",
-            Role::Operator => "operator",
-            Role::Administrator => "administrator",
-        }
-    }
 }
 
 /// Permissions of a user for topics.
@@ -183,7 +173,7 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
         Command::List { list } => list::print(api, "/users", "users", [], list, USERS).await,
         Command::Add { name, role, access } => {
             access.announce(api, role.is_some()).await?;
-            let role = role.map(Role::name);
+            let role = role.as_ref().map(name_of);
             let mut user = json!({ "name": name, "password": ask_new()?, "administration": role });
             access.add_to(&mut user);
             api.change(Method::POST, "/users", Some(&user), "added").await
@@ -199,7 +189,7 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
             change(api, name, user).await
         }
         Command::Role { name, role } => {
-            change(api, name, json!({ "administration": role.name() })).await
+            change(api, name, json!({ "administration": name_of(role) })).await
         }
         Command::Passwd { name } => change(api, name, json!({ "password": ask_new()? })).await,
         Command::Remove { name, forget } => {
@@ -225,7 +215,7 @@ pub(crate) async fn tokens(api: &Api, command: &Tokens) -> anyhow::Result<()> {
                 }
                 None => None,
             };
-            let token = json!({ "name": name, "role": role.name(), "for_s": time });
+            let token = json!({ "name": name, "role": name_of(role), "for_s": time });
             let made = api.send(Method::POST, "/tokens", Some(&token)).await;
             if let (Err(_), Some(path)) = (&made, file) {
                 std::fs::remove_file(path)?;
