@@ -2,7 +2,6 @@
 
 use std::str::FromStr;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -78,17 +77,5 @@ impl FromStr for Role {
     fn from_str(text: &str) -> Result<Role, String> {
         let role = Role::ALL.into_iter().find(|role| role.name() == text);
         role.ok_or_else(|| "a role must be admin, office, reader, device or viewer".to_owned())
-    }
-}
-
-impl ToSql for Role {
-    fn to_sql(&self) -> Value<'_> {
-        Value::Text(self.name())
-    }
-}
-
-impl FromSql for Role {
-    fn from_sql(value: Value<'_>) -> Result<Role, Mismatch> {
-        value.as_str()?.parse().map_err(|_| Mismatch)
     }
 }

@@ -135,68 +135,33 @@ macro_rules! stored_as {
 }
 pub(crate) use stored_as;
 
-impl ToSql for bool {
-    fn to_sql(&self) -> Value<'_> {
-        Value::Integer((*self).into())
-    }
-}
+/// Types that are one kind of value each: how they are stored, and what is read back.
+macro_rules! scalars {
+    ($($stored:ty, $read:ty: $this:ident => $value:expr, $from:pat => $made:expr;)+) => {$(
+        impl ToSql for $stored {
+            fn to_sql(&self) -> Value<'_> {
+                let $this = self;
+                $value
+            }
+        }
 
-impl FromSql for bool {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        if let Value::Integer(integer) = value { Ok(integer != 0) } else { Err(Mismatch) }
-    }
+        impl FromSql for $read {
+            fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+                if let $from = value { $made } else { Err(Mismatch) }
+            }
+        }
+    )+};
 }
-
-impl ToSql for f64 {
-    fn to_sql(&self) -> Value<'_> {
-        Value::Real(*self)
-    }
-}
-
-impl FromSql for f64 {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        if let Value::Real(real) = value { Ok(real) } else { Err(Mismatch) }
-    }
-}
-
-impl ToSql for str {
-    fn to_sql(&self) -> Value<'_> {
-        Value::Text(self)
-    }
+scalars! {
+    bool, bool: this => Value::Integer((*this).into()), Value::Integer(integer) => Ok(integer != 0);
+    f64, f64: this => Value::Real(*this), Value::Real(real) => Ok(real);
+    str, String: this => Value::Text(this), Value::Text(text) => Ok(text.to_owned());
+    Uuid, Uuid: this => Value::Id(*this), Value::Text(text) => text.parse().map_err(|_| Mismatch);
+    [u8], Vec<u8>: this => Value::Blob(this), Value::Blob(bytes) => Ok(bytes.to_vec());
 }
 
 impl ToSql for String {
     fn to_sql(&self) -> Value<'_> {
         Value::Text(self)
-    }
-}
-
-impl FromSql for String {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        value.as_str().map(str::to_owned)
-    }
-}
-
-impl ToSql for Uuid {
-    fn to_sql(&self) -> Value<'_> {
-        Value::Id(*self)
-    }
-}
-
-impl FromSql for Uuid {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        value.as_str()?.parse().map_err(|_| Mismatch)
-    }
-}
-
-impl ToSql for [u8] {
-    fn to_sql(&self) -> Value<'_> {
-        Value::Blob(self)
-    }
-}
-
-impl FromSql for Vec<u8> {
-    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
-        if let Value::Blob(bytes) = value { Ok(bytes.to_vec()) } else { Err(Mismatch) }
     }
 }
