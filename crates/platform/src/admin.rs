@@ -10,7 +10,6 @@ use fulmar_identity::{
     Account, AccountChange, Command, DeviceToken, Identities, Membership, NewDeviceToken,
     PasswordHash,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::accounts::changes::{PASSWORD_CHARACTERS, hash as hash_password, open_identities};
@@ -18,14 +17,12 @@ use crate::accounts::import::user_store;
 use crate::accounts::refusal::refused;
 use crate::app::App;
 use crate::error::Error;
-use crate::problem::{Problem, internal};
 use crate::role::Role;
 use crate::store::sql::{Database, Purpose};
 use crate::store::user_store::UserStore;
 use crate::store::{Db, Store, device_names, earlier_accounts, twins};
-use crate::text::Name;
-use crate::time::Time;
 use crate::twins::types::{TwinKind, check_name};
+use crate::values::*;
 
 const EARLIER: &str = "the users of this database are an earlier version's: start the server of this version once, or \
     restart it, which moves them to its data folder, and then try again";
@@ -292,7 +289,7 @@ impl Admin {
 
     fn change_twins<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+        change: impl FnOnce(&Db) -> Result<T> + Send + 'static,
     ) -> Result<T, Error> {
         Ok(match &self.database {
             AccountSource::Beside(store, _) => store.write_now(change)?,

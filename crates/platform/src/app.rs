@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::frames::intake::Decoders;
 use crate::in_hand::Turns;
 use crate::photo_space::{OVERHEAD_BYTES, PhotoSpace};
-use crate::problem::Problem;
+use crate::problem::Result;
 use crate::settings::Settings;
 use crate::shared::SharedPlatform;
 use crate::store::sql::{self, Purpose};
@@ -162,9 +162,7 @@ impl App {
     }
 
     /// Returns the work that gives accounts the devices of their names, if accounts have changed.
-    pub(crate) fn settle_due_names(
-        &self,
-    ) -> impl FnOnce(&Db) -> Result<(), Problem> + Send + 'static {
+    pub(crate) fn settle_due_names(&self) -> impl FnOnce(&Db) -> Result<()> + Send + 'static {
         let (account_cache, announcements) =
             (Arc::clone(&self.account_cache), Arc::clone(&self.announcements));
         move |db| {
@@ -184,7 +182,7 @@ impl App {
         &self,
         who: RosterChange,
         change: impl DbTask<T>,
-    ) -> Result<T, Problem> {
+    ) -> Result<T> {
         self.write_logged(who, self.and_load(change)).await
     }
 
@@ -193,24 +191,21 @@ impl App {
         &self,
         who: RosterChange,
         change: impl DbTask<T>,
-    ) -> Result<T, Problem> {
+    ) -> Result<T> {
         let (app, log, begun) = (self.clone(), self.clone(), Arc::new(OnceLock::new()));
         let entry = Arc::clone(&begun);
         let change = move |db: &Db| {
             app.change_log.begin(who)?.map(|id| entry.set(id));
             change(db)
         };
-        let end = move |made: &Result<T, Problem>| {
+        let end = move |made: &Result<T>| {
             begun.get().into_iter().for_each(|id| log.change_log.end(*id, made));
         };
         self.store.write_and(change, end).await
     }
 
     /// The same for callers outside async tasks.
-    pub(crate) fn change_roster_now<T: Send + 'static>(
-        &self,
-        change: impl DbTask<T>,
-    ) -> Result<T, Problem> {
+    pub(crate) fn change_roster_now<T: Send + 'static>(&self, change: impl DbTask<T>) -> Result<T> {
         self.store.write_now(self.and_load(change))
     }
 

@@ -3,10 +3,10 @@
 //! Such work cannot be stopped: it goes on when the request it is for is gone. So what bounds it, a turn or a
 //! permit, goes with the work and not with the request.
 
-use crate::problem::{Problem, internal};
+use crate::problem::{Result, internal};
 
 /// Runs `work`, and gives `turn` back when it has ended, whether anybody still waits for it or not.
-pub(crate) async fn run<G, T, F>(turn: G, work: F) -> Result<T, Problem>
+pub(crate) async fn run<G, T, F>(turn: G, work: F) -> Result<T>
 where
     G: Send + 'static,
     T: Send + 'static,

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// A change that is about to be made.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,13 +45,13 @@ impl ChangeLogSlot {
     }
 
     /// Adds a change that is about to be made; returns what [`ChangeLogSlot::end`] gets.
-    pub(crate) fn begin(&self, change: RosterChange) -> Result<Option<i64>, Problem> {
+    pub(crate) fn begin(&self, change: RosterChange) -> Result<Option<i64>> {
         let Some(log) = self.0.get() else { return Ok(None) };
         log.begin(change).map(Some).map_err(|error| Problem::unavailable(&error))
     }
 
     /// Adds the result of a change, once it is durable.
-    pub(crate) fn end<T>(&self, id: i64, made: &Result<T, Problem>) {
+    pub(crate) fn end<T>(&self, id: i64, made: &Result<T>) {
         if let Some(log) = self.0.get() {
             log.end(id, made.as_ref().map_or_else(Problem::detail, |_| "ok"));
         }

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use serde_path_to_error::{Path, Segment};
 
 use crate::in_hand::InHand;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// Bytes of a body that is no upload.
 const SMALL_BYTES: usize = 256 * 1024;
@@ -41,7 +41,7 @@ impl<S: Send + Sync, T: DeserializeOwned, const MAX_BYTES: usize> FromRequest<S>
 {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &S) -> Result<Self> {
         json(request, MAX_BYTES).await.map(Body)
     }
 }
@@ -52,21 +52,21 @@ pub(crate) struct Unread<T>(Request, PhantomData<fn() -> T>);
 impl<S: Send + Sync, T> FromRequest<S> for Unread<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &S) -> Result<Self> {
         Ok(Unread(request, PhantomData))
     }
 }
 
 impl<T: DeserializeOwned> Unread<T> {
     /// Reads it when it is its turn, which lasts until it is answered.
-    pub(crate) async fn read(self) -> Result<T, Problem> {
+    pub(crate) async fn read(self) -> Result<T> {
         object(&self.bytes().await?)
     }
 }
 
 impl<T: DeserializeOwned> Unread<Import<T>> {
     /// The same of an import, of at most `most` of these things.
-    pub(crate) async fn read_import(self, most: usize, things: &str) -> Result<Import<T>, Problem> {
+    pub(crate) async fn read_import(self, most: usize, things: &str) -> Result<Import<T>> {
         match import(&self.bytes().await?)? {
             Import::Many(items) if items.len() > most => {
                 Err(Problem::too_large(format!("at most {most} {things} at once")))
@@ -77,7 +77,7 @@ impl<T: DeserializeOwned> Unread<Import<T>> {
 }
 
 impl<T> Unread<T> {
-    async fn bytes(self) -> Result<Bytes, Problem> {
+    async fn bytes(self) -> Result<Bytes> {
         let in_hand = self.0.extensions().get::<InHand>().cloned();
         let (headers, bytes) = json_bytes(self.0, usize::MAX).await?;
         if let Some(in_hand) = in_hand {
@@ -87,13 +87,13 @@ impl<T> Unread<T> {
     }
 }
 
-async fn json<T: DeserializeOwned>(request: Request, max_bytes: usize) -> Result<T, Problem> {
+async fn json<T: DeserializeOwned>(request: Request, max_bytes: usize) -> Result<T> {
     let (headers, bytes) = json_bytes(request, max_bytes).await?;
     object(&decompress(&headers, bytes, max_bytes)?)
 }
 
 /// A body as it was sent, and the headers that say whether it is compressed.
-async fn json_bytes(request: Request, max_bytes: usize) -> Result<(HeaderMap, Bytes), Problem> {
+async fn json_bytes(request: Request, max_bytes: usize) -> Result<(HeaderMap, Bytes)> {
     if !is_json(request.headers()) {
         return Err(Problem::media_type("expected a body of content-type application/json"));
     }
@@ -102,7 +102,7 @@ async fn json_bytes(request: Request, max_bytes: usize) -> Result<(HeaderMap, By
 }
 
 /// The whole body, of at most `max_bytes`, and no more than the endpoint accepts. Its sender is then still who it was.
-pub(crate) async fn bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem> {
+pub(crate) async fn bytes(request: Request, max_bytes: usize) -> Result<Bytes> {
     let in_hand = request.extensions().get::<InHand>().cloned();
     let bytes = to_bytes(request.into_body(), max_bytes).await.map_err(|error| {
         if is_too_long(&error) {
@@ -128,13 +128,13 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 /// Reads a JSON object.
-fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     refuse_list(bytes)?;
     parse(bytes)
 }
 
 /// Serde takes a list for the members of a struct in their order, which would find fault with the first of them.
-fn refuse_list(json: &[u8]) -> Result<(), Problem> {
+fn refuse_list(json: &[u8]) -> Result<()> {
     if json.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::invalid_whole(NOT_AN_OBJECT));
     }
@@ -142,7 +142,7 @@ fn refuse_list(json: &[u8]) -> Result<(), Problem> {
 }
 
 /// Reads JSON; an error names the place.
-pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error: PathError<_>| {
         match error.inner().classify() {
@@ -194,7 +194,7 @@ pub(crate) struct Params<T>(pub(crate) T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
         let query = Query::<T>::try_from_uri(&parts.uri);
         query.map(|Query(query)| Params(query)).map_err(|rejection| invalid_query(&rejection))
     }
@@ -215,7 +215,7 @@ pub(crate) enum Import<T> {
 }
 
 /// Reads one item or many.
-pub(crate) fn import<T: DeserializeOwned>(bytes: &[u8]) -> Result<Import<T>, Problem> {
+pub(crate) fn import<T: DeserializeOwned>(bytes: &[u8]) -> Result<Import<T>> {
     let has_items = serde_json::from_slice(bytes).is_ok_and(|HasItems { items }| items.is_some());
     if has_items {
         object(bytes).map(|Many { items }| Import::Many(items))
@@ -268,7 +268,7 @@ where
 }
 
 /// Reads an object; an error names the place in it.
-fn understand<T: DeserializeOwned>(json: &str) -> Result<T, Problem> {
+fn understand<T: DeserializeOwned>(json: &str) -> Result<T> {
     refuse_list(json.as_bytes())?;
     let mut json = serde_json::Deserializer::from_str(json);
     serde_path_to_error::deserialize(&mut json).map_err(|error| invalid_json(&error))
@@ -280,7 +280,7 @@ fn understand<T: DeserializeOwned>(json: &str) -> Result<T, Problem> {
 pub(crate) struct Each<T> {
     /// Own identifier, if there is one.
     pub(crate) id: Option<String>,
-    pub(crate) item: Result<T, Problem>,
+    pub(crate) item: Result<T>,
 }
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Each<T> {

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use crate::text::Name;
 
 /// Uploads that are read and stored at once: enough for the storage to store many in one transaction.
@@ -59,7 +59,7 @@ impl InHand {
     ///
     /// # Errors
     /// The token has ended meanwhile, or the account has another role.
-    pub(crate) fn ask_again(&self) -> Result<(), Problem> {
+    pub(crate) fn ask_again(&self) -> Result<()> {
         let still_is = self.0.still_is.lock().as_ref().is_none_or(|still_is| still_is());
         // The words of `fulmar_http::NoLongerAllowed`, on which fuzz targets, which compile this file in, do not depend.
         let ended = "the credential that asked for this, or its user's role, is no longer valid";
@@ -75,7 +75,7 @@ impl InHand {
     ///
     /// # Errors
     /// The server stops.
-    pub(crate) async fn turn(&self) -> Result<(), Problem> {
+    pub(crate) async fn turn(&self) -> Result<()> {
         let turn = Arc::clone(&self.0.turns.0).acquire_owned().await;
         let turn = turn.map_err(|_| Problem::unavailable("the server stops"))?;
         drop(self.0.turn.set(turn));

@@ -53,6 +53,7 @@ mod time;
 mod topics;
 mod twins;
 mod upkeep;
+mod values;
 mod work_lists;
 
 pub use accounts::account_cache::{Losers, Loss};

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// Items of a page, unless it says otherwise.
 const USUAL: usize = 100;
@@ -46,7 +46,7 @@ page_query! {
 }
 
 /// The limit, if it is one.
-pub(crate) fn limit(asked: Option<usize>, most: usize) -> Result<usize, Problem> {
+pub(crate) fn limit(asked: Option<usize>, most: usize) -> Result<usize> {
     let limit = asked.unwrap_or(USUAL);
     if (1..=most).contains(&limit) {
         return Ok(limit);

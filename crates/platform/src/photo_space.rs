@@ -9,7 +9,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::log_limit::LogLimit;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// Space that a photo takes besides its bytes: its row, and on average half a page at its end.
 pub(crate) const OVERHEAD_BYTES: u64 = 2500;
@@ -53,7 +53,7 @@ impl PhotoSpace {
     ///
     /// # Errors
     /// There is no room for it: 507.
-    pub(crate) fn reserve(&self, twin: &str, account: &str, bytes: u64) -> Result<(), Problem> {
+    pub(crate) fn reserve(&self, twin: &str, account: &str, bytes: u64) -> Result<()> {
         let bytes = bytes + OVERHEAD_BYTES;
         let mut held = self.held.lock();
         let Some(detail) = held.lacks(self.limit, twin, account, bytes) else {

@@ -29,7 +29,7 @@ fn kind_of(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-fn id_of(id: &Name) -> Result<String, Problem> {
+fn id_of(id: &Name) -> Result<String> {
     let id: Result<Uuid, _> = id.parse();
     id.map(|id| id.to_string()).map_err(|_| Problem::missing("photo"))
 }
@@ -121,7 +121,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn stream(self, length: u64) -> impl Stream<Item = Result<Bytes, Problem>> + Send + 'static {
+    fn stream(self, length: u64) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
         stream::try_unfold((self, 0), move |(parts, offset)| async move {
             if offset >= length {
                 return Ok(None);
@@ -132,7 +132,7 @@ impl Parts {
         })
     }
 
-    async fn next(&self, offset: u64) -> Result<Bytes, Problem> {
+    async fn next(&self, offset: u64) -> Result<Bytes> {
         let (twin, id, received_at) = (self.twin.clone(), self.id.clone(), self.received_at);
         let read = self
             .app

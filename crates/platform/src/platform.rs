@@ -17,21 +17,18 @@ use crate::app::App;
 use crate::change_log::ChangeLog;
 use crate::counts::PlatformCounts;
 use crate::error::Error;
-use crate::extract::Each;
 use crate::frames::types::{FrameResult, FrameStatus, NewFrame};
 use crate::log_limit::LogLimit;
 use crate::measurements::handlers::take_messages;
 use crate::measurements::message::SensorMessage;
 use crate::photo_space::PhotoTotals;
-use crate::problem::Problem;
 use crate::readings::intake::Sender;
 use crate::role::Deed;
 use crate::settings::Settings;
 use crate::shared::SharedPlatform;
 use crate::store::sql::sqlite;
-use crate::text::Name;
-use crate::time::Time;
 use crate::topics::Whose;
+use crate::values::*;
 
 /// The platform of one installation.
 #[derive(Clone, Debug)]
@@ -183,7 +180,7 @@ impl Platform {
         receiver: &Name,
         publisher: Option<&str>,
         payloads: &[Vec<u8>],
-    ) -> Result<(), Problem> {
+    ) -> Result<()> {
         let parse = |payload: &Vec<u8>| match serde_json::from_slice::<Each<NewFrame>>(payload) {
             Ok(frame) => frame,
             Err(error) => {
@@ -301,9 +298,9 @@ impl ExternalUsers for Platform {
 /// would be tried for ever, and nothing that comes after it would be taken.
 async fn one_by_one<T>(
     items: &[T],
-    take: impl AsyncFn(&[T]) -> Result<(), Problem>,
+    take: impl AsyncFn(&[T]) -> Result<()>,
     refused: impl Fn(&T, &Problem),
-) -> Result<(), Problem> {
+) -> Result<()> {
     match take(items).await {
         Err(problem) if problem.status() < 500 => {}
         done => return done,

@@ -5,6 +5,9 @@ pub(crate) use fulmar_http::Problem;
 use crate::log_limit::LogLimit;
 use crate::store::sql::DatabaseError;
 
+/// Result of what was asked for.
+pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
+
 /// When to try again while the disk is full.
 const FULL_RETRY_S: u64 = 60;
 
@@ -24,7 +27,7 @@ pub(crate) enum Unstored<R> {
 
 impl<R> Unstored<R> {
     /// The result of one that was refused.
-    pub(crate) fn result(self) -> Result<R, Problem> {
+    pub(crate) fn result(self) -> Result<R> {
         match self {
             Unstored::Refused(result) => Ok(result),
             Unstored::Failed(problem) => Err(problem),

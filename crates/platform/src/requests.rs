@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::accounts::caller::{Call, Id, Member};
 use crate::app::App;
 use crate::extract::{Body, Params};
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use crate::respond::Conditions;
 use crate::text::Name;
 
@@ -19,7 +19,7 @@ pub(crate) struct Lookup<Q>(pub(crate) App, pub(crate) Member, pub(crate) Q, pub
 impl<Q: DeserializeOwned + Send> FromRequestParts<App> for Lookup<Q> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let Call(_, member) = Call::from_request_parts(parts, app).await?;
         let Params(query) = Params::from_request_parts(parts, app).await?;
         let conditions = Conditions::from_request_parts(parts, app).await?;
@@ -33,7 +33,7 @@ pub(crate) struct Single(pub(crate) App, pub(crate) Member, pub(crate) Name, pub
 impl FromRequestParts<App> for Single {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let Call(_, member) = Call::from_request_parts(parts, app).await?;
         let Id(id) = Id::from_request_parts(parts, app).await?;
         let conditions = Conditions::from_request_parts(parts, app).await?;
@@ -53,7 +53,7 @@ pub(crate) struct Edit<T>(
 impl<T: DeserializeOwned> FromRequest<App> for Edit<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
         let (mut parts, body) = request.into_parts();
         let Single(app, member, id, conditions) =
             Single::from_request_parts(&mut parts, app).await?;

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use crate::values::*;
 use axum::body::Body;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -11,15 +12,9 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
-use serde::Serialize;
-use utoipa::ToSchema;
-
-use crate::extract::Each;
-use crate::problem::{Problem, internal};
-use crate::text::Name;
 
 /// Answer of a handler.
-pub(crate) type Answer = Result<Response, Problem>;
+pub(crate) type Answer = Result<Response>;
 
 /// The conditions of a request.
 #[derive(Clone, Debug, Default)]
@@ -31,8 +26,8 @@ pub(crate) struct Conditions {
 impl<S: Send + Sync> FromRequestParts<S> for Conditions {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let text = |name: HeaderName| -> Result<Option<String>, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self> {
+        let text = |name: HeaderName| -> Result<Option<String>> {
             let Some(value) = parts.headers.get(&name) else { return Ok(None) };
             let text = value.to_str().map_err(|_| Problem::malformed(format!("{name}: not text")));
             text.map(|text| Some(text.to_owned()))
@@ -44,7 +39,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Conditions {
 
 impl Conditions {
     /// Whether what is to be changed is what the client saw.
-    pub(crate) fn hold(&self, etag: &str) -> Result<(), Problem> {
+    pub(crate) fn hold(&self, etag: &str) -> Result<()> {
         match &self.if_match {
             Some(wanted) if !lists(wanted, etag) => Err(Problem::stale()),
             _ => Ok(()),
@@ -53,7 +48,7 @@ impl Conditions {
 
     /// As [`Conditions::hold`], of something whose ETag is either that of what can be changed of it or,
     /// as [`Conditions::json`] gives it, the digest of all that was shown.
-    pub(crate) fn hold_of<T: Serialize>(&self, shown: &T, etag: &str) -> Result<(), Problem> {
+    pub(crate) fn hold_of<T: Serialize>(&self, shown: &T, etag: &str) -> Result<()> {
         match self.hold(etag) {
             Err(_) => self.hold(&digest_tag(&to_json(shown)?)),
             held => held,
@@ -105,7 +100,7 @@ fn digest_tag(bytes: &[u8]) -> String {
     format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..12]))
 }
 
-fn to_json<T: Serialize>(body: &T) -> Result<Vec<u8>, Problem> {
+fn to_json<T: Serialize>(body: &T) -> Result<Vec<u8>> {
     serde_json::to_vec(body).map_err(|error| internal(&error))
 }
 
@@ -196,9 +191,9 @@ impl ImportResults {
     /// Stores each item under its name, which no earlier one of the import may have; `store` says whether it was there before.
     pub(crate) fn store_each<T>(
         items: Vec<Each<T>>,
-        name_of: impl Fn(&T) -> Result<Name, Problem>,
-        mut store: impl FnMut(&Name, &T) -> Result<bool, Problem>,
-    ) -> Result<ImportResults, Problem> {
+        name_of: impl Fn(&T) -> Result<Name>,
+        mut store: impl FnMut(&Name, &T) -> Result<bool>,
+    ) -> Result<ImportResults> {
         let mut names = HashSet::new();
         let one = |Each { id, item }| match item.and_then(|new| Ok((name_of(&new)?, new))) {
             Err(problem) => Ok(Imported::rejected(id, &problem)),
@@ -223,7 +218,7 @@ impl ImportResults {
 }
 
 /// Value of a cursor.
-pub(crate) fn open_cursor(cursor: Option<&str>) -> Result<Option<String>, Problem> {
+pub(crate) fn open_cursor(cursor: Option<&str>) -> Result<Option<String>> {
     let Some(cursor) = cursor else { return Ok(None) };
     let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
@@ -231,13 +226,13 @@ pub(crate) fn open_cursor(cursor: Option<&str>) -> Result<Option<String>, Proble
 }
 
 /// Value of a cursor that was made of a number.
-pub(crate) fn open_number(cursor: Option<&str>) -> Result<Option<i64>, Problem> {
+pub(crate) fn open_number(cursor: Option<&str>) -> Result<Option<i64>> {
     let number = open_cursor(cursor)?.map(|text| text.parse());
     number.transpose().map_err(|_| wrong_cursor())
 }
 
 /// Value of a cursor that was made of two numbers and a space between.
-pub(crate) fn open_numbers(cursor: Option<&str>) -> Result<Option<(i64, i64)>, Problem> {
+pub(crate) fn open_numbers(cursor: Option<&str>) -> Result<Option<(i64, i64)>> {
     let Some(text) = open_cursor(cursor)? else { return Ok(None) };
     let numbers = text.split_once(' ').and_then(|(a, b)| a.parse().ok().zip(b.parse().ok()));
     numbers.map(Some).ok_or_else(wrong_cursor)

@@ -17,7 +17,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::accounts::caller::Member;
 use crate::app::App;
-use crate::problem::{Problem, internal};
+use crate::problem::{Problem, Result, internal};
 use crate::respond::Answer;
 use crate::text::Name;
 use crate::time::Time;
@@ -27,10 +27,10 @@ pub(crate) trait RowSource: Send + Sized + 'static {
     type Row: AsRef<[Cell]> + Send + 'static;
 
     /// The next rows; none at the end.
-    fn next(&mut self) -> impl Future<Output = Result<Vec<Self::Row>, Problem>> + Send;
+    fn next(&mut self) -> impl Future<Output = Result<Vec<Self::Row>>> + Send;
 
     /// All rows, a part at a time.
-    fn stream(self) -> impl Stream<Item = Result<Vec<Self::Row>, Problem>> + Send + 'static {
+    fn stream(self) -> impl Stream<Item = Result<Vec<Self::Row>>> + Send + 'static {
         stream::try_unfold(self, |mut source| async {
             let rows = source.next().await?;
             Ok((!rows.is_empty()).then_some((rows, source)))
@@ -148,7 +148,7 @@ fn length(row: &[Cell]) -> usize {
 }
 
 /// Rows as CSV, behind a heading if they are the first.
-fn csv<R: AsRef<[Cell]>>(rows: &[R], heading: Option<&[&str]>) -> Result<Bytes, Problem> {
+fn csv<R: AsRef<[Cell]>>(rows: &[R], heading: Option<&[&str]>) -> Result<Bytes> {
     let lengths = rows.iter().map(|row| length(row.as_ref()));
     let mut to = Vec::with_capacity(lengths.sum::<usize>() + 1024);
     // Without it, Excel reads the system's code page.
@@ -185,8 +185,8 @@ fn file(twin: &Name, what: &str, kind: Kind, body: Body) -> Answer {
 
 /// A body of these parts. The first is looked up before the answer begins, so that what fails can still be said.
 pub(crate) async fn in_parts(
-    parts: impl Stream<Item = Result<Bytes, Problem>> + Send + 'static,
-) -> Result<Body, Problem> {
+    parts: impl Stream<Item = Result<Bytes>> + Send + 'static,
+) -> Result<Body> {
     let mut parts = Box::pin(parts);
     let first = parts.next().await.transpose()?.unwrap_or_default();
     let first = stream::once(std::future::ready(Ok(first)));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::alerts::{evaluate, handlers as alerts};
 use crate::platform::Platform;
-use crate::problem::Problem;
+use crate::problem::Result;
 use crate::sensors::removal::clear_value;
 use crate::store::{Db, alerts as stored, removed, retention};
 use crate::time::Time;
@@ -53,7 +53,7 @@ impl Platform {
     }
 
     /// Whether there may be more.
-    async fn look_for_silence(&self) -> Result<bool, Problem> {
+    async fn look_for_silence(&self) -> Result<bool> {
         let app = self.app();
         let changed = app.store.read(|db| {
             let now = Time::now();
@@ -80,7 +80,7 @@ impl Platform {
         }
     }
 
-    async fn forget_all_that_is_old(&self) -> Result<(), Problem> {
+    async fn forget_all_that_is_old(&self) -> Result<()> {
         let (store, now) = (&self.app().store, Time::now());
         let settings = self.app().settings.monitoring.clone();
         for (table, until) in retention::kept(&settings, now) {
@@ -117,7 +117,7 @@ impl Platform {
     }
 
     /// Deletes a part of what removed sensors measured. Whether there may be more.
-    async fn forget_a_removed_part(&self) -> Result<bool, Problem> {
+    async fn forget_a_removed_part(&self) -> Result<bool> {
         let app = self.app();
         if !app.store.read(|db| Ok(removed::is_left(db)?)).await? {
             return Ok(false);
@@ -132,11 +132,7 @@ impl Platform {
 }
 
 /// Does a part of the work for ever, after a short pause where there may be more of it.
-async fn again_and_again(
-    what: &str,
-    short: Duration,
-    part: impl AsyncFn() -> Result<bool, Problem>,
-) {
+async fn again_and_again(what: &str, short: Duration, part: impl AsyncFn() -> Result<bool>) {
     loop {
         let done = part().await;
         if let Err(problem) = &done {

@@ -54,6 +54,7 @@ mod platform {
     }
     pub(crate) mod text;
     pub(crate) mod time;
+    pub(crate) mod values;
 }
 #[path = "text.rs"]
 mod texts;
@@ -61,7 +62,7 @@ mod texts;
 // The paths under which the sources find each other.
 use platform::{
     accounts, error, extract, frames, in_hand, log_limit, measurements, meters, number, paging,
-    problem, readings, respond, store, text, time,
+    problem, readings, respond, store, text, time, values,
 };
 
 pub use body::body;

@@ -21,7 +21,7 @@ use super::account_cache::Account;
 use crate::app::App;
 use crate::change_log::RosterChange;
 use crate::in_hand::InHand;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use crate::role::{Deed, Role};
 use crate::store::TwinTask;
 use crate::text::Name;
@@ -81,7 +81,7 @@ impl App {
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller> {
         let shown = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = shown.and_then(|shown| shown.split_once(' '));
         let token = token.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -115,7 +115,7 @@ pub(crate) struct Member {
 impl FromRequestParts<App> for Member {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Member, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Member> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let params = RawPathParams::from_request_parts(parts, app).await;
         let params = params.map_err(|_| Problem::missing("address"))?;
@@ -145,7 +145,7 @@ impl Member {
         &self,
         app: &App,
         look: impl TwinTask<T>,
-    ) -> Result<T, Problem> {
+    ) -> Result<T> {
         let twin = self.twin.clone();
         app.store.read(move |db| look(db.within(&twin))).await
     }
@@ -155,7 +155,7 @@ impl Member {
         &self,
         app: &App,
         change: impl TwinTask<T>,
-    ) -> Result<T, Problem> {
+    ) -> Result<T> {
         let twin = self.twin.clone();
         app.store.write(move |db| change(db.within(&twin))).await
     }
@@ -171,9 +171,9 @@ impl Member {
         &self,
         app: &App,
         parts: S,
-    ) -> impl Stream<Item = Result<Bytes, Problem>> + Send + 'static + use<S>
+    ) -> impl Stream<Item = Result<Bytes>> + Send + 'static + use<S>
     where
-        S: Stream<Item = Result<Bytes, Problem>> + Send + 'static,
+        S: Stream<Item = Result<Bytes>> + Send + 'static,
     {
         let (asked_by, asked) = (self.clone(), app.clone());
         let parts = while_allowed(self.name(), Box::pin(parts), move || asked_by.still_is(&asked));
@@ -181,7 +181,7 @@ impl Member {
     }
 
     /// Whether the member's role allows this.
-    pub(crate) fn may(&self, deed: Deed) -> Result<(), Problem> {
+    pub(crate) fn may(&self, deed: Deed) -> Result<()> {
         if self.role.may(deed) {
             return Ok(());
         }
@@ -201,7 +201,7 @@ pub(crate) struct Call(pub(crate) App, pub(crate) Member);
 impl FromRequestParts<App> for Call {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Call, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Call> {
         Ok(Call(app.clone(), Member::from_request_parts(parts, app).await?))
     }
 }
@@ -212,7 +212,7 @@ pub(crate) struct Ids<const N: usize>(pub(crate) [Name; N]);
 impl<const N: usize> FromRequestParts<App> for Ids<N> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let nothing = || Problem::missing("address");
         let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
         let named = params.iter().filter(|(name, _)| *name != "twin");
@@ -229,7 +229,7 @@ pub(crate) struct Id(pub(crate) Name);
 impl FromRequestParts<App> for Id {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         Ids::<1>::from_request_parts(parts, app).await.map(|Ids([id])| Id(id))
     }
 }

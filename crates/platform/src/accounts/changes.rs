@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::blocking;
 use crate::change_log::RosterChange;
 use crate::error::Error;
-use crate::problem::{Problem, internal};
+use crate::problem::{Result, internal};
 use crate::time::Time;
 
 /// Accounts whose expired tokens are forgotten in one transaction.
@@ -20,13 +20,13 @@ const MAX_FORGOTTEN_AT_ONCE: usize = 500;
 pub(crate) const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
 
 /// Hashes a new password. Takes tens of milliseconds on purpose.
-pub(crate) fn hash(password: &str) -> Result<PasswordHash, Problem> {
+pub(crate) fn hash(password: &str) -> Result<PasswordHash> {
     PasswordHash::from_password(password).map_err(|error| internal(&error))
 }
 
 impl App {
     /// Makes changes that no device's name depends on, such as of sessions, all or none. They are durable and in effect then.
-    pub(crate) async fn change_tokens(&self, changes: Vec<Command>) -> Result<(), Problem> {
+    pub(crate) async fn change_tokens(&self, changes: Vec<Command>) -> Result<()> {
         let (answer, waiting) = oneshot::channel();
         let identities = self.account_cache.identities();
         let job = move |desk: &mut fulmar_identity::Desk| {
@@ -42,7 +42,7 @@ impl App {
         &self,
         who: RosterChange,
         command: Command,
-    ) -> Result<(), Problem> {
+    ) -> Result<()> {
         // An account that gets the name of a removed one must not get that one's devices.
         self.settle_names().await?;
         let app = self.clone();
@@ -58,7 +58,7 @@ impl App {
     }
 
     /// The same for callers outside async tasks, whose change somebody else logs.
-    pub(crate) fn change_account_now(&self, command: Command) -> Result<(), Problem> {
+    pub(crate) fn change_account_now(&self, command: Command) -> Result<()> {
         self.store.write_now(self.settle_due_names())?;
         self.account_cache.identities().apply(vec![command]).map_err(refused)?;
         self.settle_after_change(self.store.write_now(self.settle_due_names()));
@@ -66,7 +66,7 @@ impl App {
     }
 
     /// The accounts are changed, whatever has become of the names: they are tried again.
-    fn settle_after_change(&self, settled: Result<(), Problem>) {
+    fn settle_after_change(&self, settled: Result<()>) {
         if let Err(problem) = settled {
             self.account_cache.names_are_due();
             tracing::warn!("platform: names of devices: {}", problem.detail());
@@ -74,7 +74,7 @@ impl App {
     }
 
     /// Gives accounts the devices of their names, if accounts have changed, and returns when that is durable.
-    pub(crate) async fn settle_names(&self) -> Result<(), Problem> {
+    pub(crate) async fn settle_names(&self) -> Result<()> {
         let settled = self.store.write(self.settle_due_names()).await;
         if settled.is_err() {
             self.account_cache.names_are_due();
@@ -100,7 +100,7 @@ impl App {
     }
 
     /// Forgets expired tokens, which ends connections that were made with them before the expiry was set.
-    pub(crate) async fn forget_expired_tokens(&self) -> Result<(), Problem> {
+    pub(crate) async fn forget_expired_tokens(&self) -> Result<()> {
         let now = Time::now();
         let forget =
             |name: &str| Command::ModifyAccount(name.into(), AccountChange::ForgetExpired(now.0));

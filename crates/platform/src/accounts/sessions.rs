@@ -4,26 +4,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Extension, State};
-use axum::http::StatusCode;
 use fulmar_auth::User as BrokerUser;
 use fulmar_http::password_login;
 use fulmar_identity::{AccountChange, Command};
 use fulmar_text::network::site as network;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use uuid::Uuid;
 
 use super::account_cache::Account;
-use super::caller::{Call, Caller};
+use super::caller::Caller;
 use super::membership::Membership;
 use super::token::NewSession;
-use crate::app::App;
-use crate::extract::{Body, STRANGERS_BYTES};
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, done, json};
-use crate::role::Role;
-use crate::text::{Name, Text};
-use crate::time::{SECOND_MS, Time};
+use crate::extract::STRANGERS_BYTES;
+use crate::prelude::*;
 
 const WRONG: &str = "wrong user name or password";
 
@@ -118,12 +109,7 @@ pub(crate) async fn log_in(
 
 /// The account, if the password is right: then, or if it could not be checked, this is no failed login. One whose client
 /// does not wait for the answer is: that is how a guess looks that was not right at once.
-async fn check(
-    app: &App,
-    name: Name,
-    address: IpAddr,
-    password: &str,
-) -> Result<Option<Account>, Problem> {
+async fn check(app: &App, name: Name, address: IpAddr, password: &str) -> Result<Option<Account>> {
     let user = BrokerUser::external(&name).ok_or_else(|| Problem::unauthorized(WRONG))?;
     let who = (name, network(address));
     app.logins.take_token(who.clone(), Instant::now()).map_err(|seconds| {

@@ -12,14 +12,11 @@ use fulmar_text::hex;
 use ring::digest::{SHA256, digest};
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 
 use crate::error::Error;
-use crate::problem::{Problem, internal};
 use crate::store::sql::DatabaseError;
-use crate::text::Name;
-use crate::time::{SECOND_MS, Time};
+use crate::values::*;
 
 /// Name of the file in the data folder with the secret.
 pub const KEY_FILE: &str = "platform.key";
@@ -125,7 +122,7 @@ impl Signer {
     }
 
     /// The token of a session.
-    pub(crate) fn sign(&self, session: &NewSession) -> Result<String, Problem> {
+    pub(crate) fn sign(&self, session: &NewSession) -> Result<String> {
         let claims = Claims {
             iss: ISSUER.to_owned(),
             sub: session.account.clone(),

@@ -3,23 +3,14 @@
 //! Accounts belong to the server, because one person may work for two utilities; a twin's admin creates accounts, and
 //! gives and removes roles in this twin. The server's administrator removes accounts (`fulmar user remove`).
 
-use axum::http::StatusCode;
 use fulmar_auth::User;
 use fulmar_http::password_login;
 use fulmar_identity::{Account, AccountChange, Command, Membership};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
-use super::caller::{Call, Id, Member};
 use super::changes::{PASSWORD_CHARACTERS, hash};
 use crate::change_log::RosterChange;
-use crate::extract::Body;
-use crate::problem::Problem;
-use crate::respond::{Answer, Conditions, Page, done, json};
-use crate::role::{Deed, Role};
-use crate::text::{Line, Name, Text};
-use crate::time::Time;
+use crate::prelude::*;
 
 /// A member of a twin.
 #[derive(Serialize, ToSchema)]

@@ -11,7 +11,7 @@ use super::machine::{Condition, Episode, Machine, Step, replay};
 use super::types::{Alert, AlertEvent, AlertNotification, Rule};
 use crate::homes::types::silent_after_ms;
 use crate::measurements::intake::ChangedSeries;
-use crate::problem::{Problem, internal};
+use crate::problem::{Result, internal};
 use crate::store::{Db, TwinDb, alerts, measurements, webhooks};
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
@@ -25,7 +25,7 @@ pub(crate) const MAX_SILENCES: usize = 1000;
 const MAX_EVALUATED: usize = 20_000;
 
 /// Number of the twin's measurements that one transaction may store.
-pub(crate) fn most_at_once(db: TwinDb<'_>) -> Result<usize, Problem> {
+pub(crate) fn most_at_once(db: TwinDb<'_>) -> Result<usize> {
     let rules = alerts::count_rules(db)?.max(1);
     Ok((MAX_EVALUATED / rules).max(1))
 }
@@ -48,7 +48,7 @@ pub(crate) fn series(
     known: &ChangedSeries,
     fresh: &[(Time, f64)],
     now: Time,
-) -> Result<Notifications, Problem> {
+) -> Result<Notifications> {
     let mut notifications = Vec::new();
     let late = known.series.last_at.map_or(0, |last| fresh.partition_point(|(at, _)| *at < last));
     let (late, in_order) = fresh.split_at(late);
@@ -77,7 +77,7 @@ pub(crate) fn remember(
     db: TwinDb<'_>,
     notifications: &[impl Borrow<AlertNotification>],
     now: Time,
-) -> Result<(), Problem> {
+) -> Result<()> {
     let forgotten = webhooks::enqueue(db, notifications, now)?;
     if forgotten > 0 {
         tracing::warn!(twin = db.twin, forgotten, "webhook events dropped: too many are waiting");
@@ -101,7 +101,7 @@ impl Watch<'_> {
     }
 
     /// Fills the window of a mean with measurements from before the rule existed or was changed.
-    fn recall(&self, machine: &mut Machine, until: Time) -> Result<(), Problem> {
+    fn recall(&self, machine: &mut Machine, until: Time) -> Result<()> {
         if self.condition.averaging_ms == 0 {
             return Ok(());
         }
@@ -114,16 +114,12 @@ impl Watch<'_> {
     }
 
     /// Stores a new alert; returns it in the form of notifications.
-    fn raise(&self, episode: &Episode) -> Result<Alert, Problem> {
+    fn raise(&self, episode: &Episode) -> Result<Alert> {
         add(self.db, &self.alert(episode))
     }
 
     /// Handles measurements that are newer than all before.
-    fn go_on(
-        &self,
-        machine: &mut Machine,
-        measured: &[(Time, f64)],
-    ) -> Result<Notifications, Problem> {
+    fn go_on(&self, machine: &mut Machine, measured: &[(Time, f64)]) -> Result<Notifications> {
         let mut notifications = Notifications::new();
         let (device, quantity) = (&self.known.device, Some(&self.known.quantity));
         let mut raised = match machine.is_raised() {
@@ -166,7 +162,7 @@ impl Watch<'_> {
     }
 
     /// Corrects a raised alert that, as is known now, began earlier or was worse.
-    fn correct(&self, mut alert: Alert, episode: &Episode) -> Result<(), Problem> {
+    fn correct(&self, mut alert: Alert, episode: &Episode) -> Result<()> {
         let peak = alert.peak.map_or(episode.peak, |peak| self.condition.worse(peak, episode.peak));
         let raised_at = alert.raised_at.min(episode.raised_at);
         if (alert.raised_at, alert.peak) != (raised_at, Some(peak)) {
@@ -177,12 +173,7 @@ impl Watch<'_> {
     }
 
     /// Evaluates all measurements from about `first` on again, up to the machine's time.
-    fn look_back(
-        &self,
-        machine: &mut Machine,
-        first: Time,
-        last: Time,
-    ) -> Result<Notifications, Problem> {
+    fn look_back(&self, machine: &mut Machine, first: Time, last: Time) -> Result<Notifications> {
         let Condition { for_ms, averaging_ms, gap_ms, .. } = self.condition;
         let from = first.plus_ms(-(for_ms + averaging_ms + gap_ms));
         let series = self.known.series.seq;
@@ -222,7 +213,7 @@ fn settle(notifications: &mut [AlertNotification], alert: &Alert) {
 }
 
 /// Stores a new alert; returns it in the form of notifications.
-fn add(db: TwinDb<'_>, alert: &Alert) -> Result<Alert, Problem> {
+fn add(db: TwinDb<'_>, alert: &Alert) -> Result<Alert> {
     alerts::add(db, alert)?;
     let stored = alerts::get(db, alert.id)?;
     stored.ok_or_else(|| internal(&"an alert that was just stored is missing"))
@@ -230,7 +221,7 @@ fn add(db: TwinDb<'_>, alert: &Alert) -> Result<Alert, Problem> {
 
 /// Raises alerts for silent devices, and clears those of devices that are not silent any more: up to [`MAX_SILENCES`]
 /// of each. None of them is found again, so that the next call handles others.
-pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification)>, Problem> {
+pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification)>> {
     let mut notifications = Vec::new();
     for silence in alerts::silences(db, now, MAX_SILENCES)? {
         let silent_ms = i64::from(silence.rule.silent_s.unwrap_or_default()) * SECOND_MS;
@@ -258,22 +249,22 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification
 }
 
 /// Clears a rule's alerts, because the rule has changed.
-pub(crate) fn retire(db: TwinDb<'_>, rule: &Name, now: Time) -> Result<Notifications, Problem> {
+pub(crate) fn retire(db: TwinDb<'_>, rule: &Name, now: Time) -> Result<Notifications> {
     clear(db, alerts::raised_by(db, rule)?, now)
 }
 
 /// Clears a device's alerts, because it has moved to another home, where other rules may apply.
-pub(crate) fn moved(db: TwinDb<'_>, device: &Name, now: Time) -> Result<Notifications, Problem> {
+pub(crate) fn moved(db: TwinDb<'_>, device: &Name, now: Time) -> Result<Notifications> {
     alerts::forget_machines(db, device)?;
     removed(db, device, now)
 }
 
 /// Clears a device's alerts, because it is removed.
-pub(crate) fn removed(db: TwinDb<'_>, device: &Name, now: Time) -> Result<Notifications, Problem> {
+pub(crate) fn removed(db: TwinDb<'_>, device: &Name, now: Time) -> Result<Notifications> {
     clear(db, alerts::raised_about(db, device)?, now)
 }
 
-fn clear(db: TwinDb<'_>, raised: Vec<Alert>, now: Time) -> Result<Notifications, Problem> {
+fn clear(db: TwinDb<'_>, raised: Vec<Alert>, now: Time) -> Result<Notifications> {
     let mut notifications = Vec::new();
     for mut alert in raised {
         alert.cleared_at = Some(now);

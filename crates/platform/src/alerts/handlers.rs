@@ -17,7 +17,7 @@ pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<AlertQue
     conditions.json(&Page::of_rows(found, limit, |_: &Alert, number| number.to_string()))
 }
 
-fn find(db: TwinDb<'_>, id: &Name) -> Result<Alert, Problem> {
+fn find(db: TwinDb<'_>, id: &Name) -> Result<Alert> {
     let id: Option<Uuid> = id.parse().ok();
     let alert = id.map(|id| alerts::get(db, id)).transpose()?.flatten();
     alert.ok_or_else(|| Problem::missing("alert"))

@@ -22,7 +22,7 @@ pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<PageQuer
     conditions.json(&Page::cut(items.await?, limit, |rule: &Rule| rule.id.to_string()))
 }
 
-fn find(db: TwinDb<'_>, id: &Name) -> Result<Rule, Problem> {
+fn find(db: TwinDb<'_>, id: &Name) -> Result<Rule> {
     alerts::rule_of(db, id)?.ok_or_else(|| Problem::missing("rule"))
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Condit
     conditions.json_tagged(&rule, &rule.etag)
 }
 
-fn check(db: TwinDb<'_>, rule: &Rule) -> Result<(), Problem> {
+fn check(db: TwinDb<'_>, rule: &Rule) -> Result<()> {
     rule.check()?;
     match &rule.home {
         Some(home) if !homes::exists(db, home)? => {

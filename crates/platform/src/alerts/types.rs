@@ -1,16 +1,8 @@
 //! The types of rules and alerts.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use uuid::Uuid;
-
 use super::machine::{Condition, LimitSide};
 use crate::measurements::Quantity;
-use crate::number::Amount;
-use crate::paging::page_query;
-use crate::problem::Problem;
-use crate::text::{Name, Note, Title, words};
-use crate::time::{SECOND_MS, Time};
+use crate::values::*;
 
 words! {
     /// The severity of an alert.
@@ -226,7 +218,7 @@ impl Rule {
     }
 
     /// Checks that the rule is consistent: one limit, and the other values on the correct side of it.
-    pub(crate) fn check(&self) -> Result<(), Problem> {
+    pub(crate) fn check(&self) -> Result<()> {
         let limits = [self.above.is_some(), self.below.is_some(), self.silent_s.is_some()];
         if limits.iter().filter(|set| **set).count() != 1 {
             let detail = "expected exactly one of above, below and silent_s";

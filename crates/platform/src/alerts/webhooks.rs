@@ -31,7 +31,7 @@ pub(crate) struct NewWebhook {
 
 /// Whether a webhook may have this URL: the connection is encrypted or stays on this machine, and `allowlist` may allow
 /// its host.
-fn check_url(url: &str, allowlist: &WebhookAllowlist) -> Result<(), Problem> {
+fn check_url(url: &str, allowlist: &WebhookAllowlist) -> Result<()> {
     let wrong = |detail: &str| Err(Problem::invalid("url", detail));
     let Ok(uri) = url.parse::<Uri>() else { return wrong("expected an address") };
     let Some(authority) = uri.authority() else { return wrong("expected a whole address") };

@@ -13,7 +13,7 @@ const MAX_ITEMS: usize = 1000;
 const MAX_ARGS: usize = 16 * 1024;
 
 /// The device, if it is the member's own or the member manages devices.
-fn own(db: TwinDb<'_>, member: &Member, device: &Name) -> Result<Device, Problem> {
+fn own(db: TwinDb<'_>, member: &Member, device: &Name) -> Result<Device> {
     let instance = devices::get(db, device)?;
     let instance = instance.ok_or_else(|| Problem::missing("device"))?;
     let is_own = member.role.may(Deed::Manage) || instance.user.as_ref() == Some(member.name());
@@ -95,7 +95,7 @@ pub(crate) async fn put(
 }
 
 /// Whose a device will be that the member registers.
-fn new_owner(app: &App, member: &Member, device: &Name) -> Result<Name, Problem> {
+fn new_owner(app: &App, member: &Member, device: &Name) -> Result<Name> {
     let (twin, user) = (&member.twin, member.name());
     // What another process has just made is not known here yet: then the account takes its name back.
     let owner = match app.account_cache.namesake(device) {

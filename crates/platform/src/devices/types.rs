@@ -1,12 +1,6 @@
 //! Types of the API's requests and responses about devices.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use uuid::Uuid;
-
-use crate::number::{Bounded, Place, Rssi};
-use crate::text::{Line, Name, Text, words};
-use crate::time::Time;
+use crate::values::*;
 
 /// Devices of a user in a twin. All devices are in the account cache.
 pub(crate) const MAX_OWN_DEVICES: usize = 1_000;

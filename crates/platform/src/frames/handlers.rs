@@ -56,7 +56,7 @@ pub(crate) async fn store_frames(
     sender: Sender,
     receiver: Name,
     frames: Vec<Each<NewFrame>>,
-) -> Result<Vec<FrameResult>, Problem> {
+) -> Result<Vec<FrameResult>> {
     let (twin, decoders) = (sender.twin.clone(), std::sync::Arc::clone(&app.decoders));
     let taken = app.store.write(move |db| {
         let taken = take_all(db, &decoders, &sender, &receiver, frames)?;

@@ -10,21 +10,18 @@ use fulmar_wmbus::{
 use parking_lot::Mutex;
 use ring::digest::{Context, SHA256, digest};
 use ring::hmac;
-use uuid::{Builder, Uuid};
+use uuid::Builder;
 
 use super::proof::Circumstances;
 use super::types::{FrameReceipt, FrameResult, FrameStatus, NewFrame};
-use crate::extract::Each;
 use crate::meters::{Medium, Meter, Method, RadioAddress};
-use crate::number::Amount;
-use crate::problem::{self, Problem};
+use crate::problem;
 use crate::readings::intake::{Sender, flags, prove, store_new};
 use crate::readings::types::{Flag, Proof};
 use crate::readings::{NewReading, Reading};
 use crate::store::frames::{self, RadioMeter, Sequence};
 use crate::store::{Db, TwinDb, meters, readings};
-use crate::text::{Name, Text};
-use crate::time::{DAY_MS, SECOND_MS, Time};
+use crate::values::*;
 
 /// Within this of each other two receptions of a frame are of the same transmission, and clocks of
 /// receivers agree.
@@ -97,7 +94,7 @@ pub(crate) fn take_all(
     sender: &Sender,
     receiver: &Name,
     items: Vec<Each<NewFrame>>,
-) -> Result<FrameIntake, Problem> {
+) -> Result<FrameIntake> {
     let mut by_twin = decoders.by_twin.lock();
     // Which messages are replays, and from which to learn, is decided here.
     let new = || Decoder::new(MeterKey(None)).with_repeats(true).with_learning(false);
@@ -214,7 +211,7 @@ impl Intake<'_> {
         &self,
         heard: &MeterFrame<'_>,
         digest: &[u8],
-    ) -> Result<Option<(FrameResult, Option<Reading>)>, Problem> {
+    ) -> Result<Option<(FrameResult, Option<Reading>)>> {
         let (db, address) = (self.db, heard.short_address);
         let mut stored = readings::get(db, self.reading_id(address, digest))?;
         if stored.is_none() {
@@ -342,7 +339,7 @@ impl Intake<'_> {
         protection: Protection,
         new: &NewReading,
         meter: &Meter,
-    ) -> Result<Option<&'static str>, Problem> {
+    ) -> Result<Option<&'static str>> {
         let flags = flags(meter, new, self.sender.now);
         let is_backwards = flags.contains(&Flag::Backwards);
         let unit = new.unit.as_deref().unwrap_or_default();

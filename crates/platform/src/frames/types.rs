@@ -1,12 +1,6 @@
 //! Frames as they come, and what became of them.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use uuid::Uuid;
-
-use crate::number::{Place, Rssi};
-use crate::text::{Name, Text};
-use crate::time::Time;
+use crate::values::*;
 
 /// A frame that a receiver received.
 #[derive(Clone, Debug, Deserialize, ToSchema)]

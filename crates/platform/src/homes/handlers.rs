@@ -23,7 +23,7 @@ pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<HomeQuer
     conditions.json(&Page::cut(items, shown, |home: &Home| home.id.to_string()))
 }
 
-fn find(db: TwinDb<'_>, id: &Name) -> Result<Home, Problem> {
+fn find(db: TwinDb<'_>, id: &Name) -> Result<Home> {
     homes::get(db, id, Time::now())?.ok_or_else(|| Problem::missing("home"))
 }
 

@@ -1,15 +1,8 @@
 //! What a home is to the platform.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use crate::alerts::Severity;
-use crate::extract::given;
 use crate::measurements::Quantity;
-use crate::number::{Bounds, Place};
-use crate::paging::page_query;
-use crate::text::{Line, Name, Note, Title};
-use crate::time::{SECOND_MS, Time};
+use crate::values::*;
 
 /// Time for which a sensor of which nothing is known may be quiet.
 const USUAL_SILENCE_MS: i64 = 15 * 60 * SECOND_MS;

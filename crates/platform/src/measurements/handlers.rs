@@ -49,7 +49,7 @@ async fn store_measurements(
     app: &App,
     twin: Name,
     mut items: Vec<Each<NewMeasurement>>,
-) -> Result<Vec<MeasurementResult>, Problem> {
+) -> Result<Vec<MeasurementResult>> {
     let mut all = Vec::with_capacity(items.len());
     while !items.is_empty() {
         let (settings, to) = (app.settings.monitoring.clone(), twin.clone());
@@ -78,7 +78,7 @@ pub(crate) async fn take_messages(
     app: &App,
     messages: &[SensorMessage],
     arrived: Time,
-) -> Result<(), Problem> {
+) -> Result<()> {
     let mut part = ByTwin::new();
     let mut count = 0;
     for message in messages {
@@ -114,7 +114,7 @@ pub(crate) async fn take_messages(
 
 type ByTwin = BTreeMap<Name, Vec<Each<NewMeasurement>>>;
 
-async fn take_part(app: &App, part: ByTwin) -> Result<(), Problem> {
+async fn take_part(app: &App, part: ByTwin) -> Result<()> {
     for (twin, items) in part {
         let devices: Vec<Option<Name>> = items.iter().map(device).collect();
         let results = store_measurements(app, twin.clone(), items).await?;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::alerts::{AlertNotification, evaluate};
 use crate::extract::Each;
-use crate::problem::{self, Problem};
+use crate::problem::{self, Result};
 use crate::sensors::{MAX_SENSORS, too_many_sensors};
 use crate::settings::Monitoring;
 use crate::store::measurements::{self, Sample, SeriesRow};
@@ -160,7 +160,7 @@ pub(crate) fn store_measurements(
     settings: &Monitoring,
     items: Vec<Each<NewMeasurement>>,
     now: Time,
-) -> Result<MeasurementIntake, Problem> {
+) -> Result<MeasurementIntake> {
     let mut register = Register::default();
     let mut results = Vec::with_capacity(items.len());
     // What can be stored: which result it is, and which series.
@@ -203,11 +203,7 @@ pub(crate) fn store_measurements(
 }
 
 /// Remembers the newest of `fresh`, if it is newer than the last value.
-fn note_last(
-    db: &Db,
-    known: &ChangedSeries,
-    fresh: &[(Time, f64)],
-) -> Result<Option<LiveValue>, Problem> {
+fn note_last(db: &Db, known: &ChangedSeries, fresh: &[(Time, f64)]) -> Result<Option<LiveValue>> {
     let Some(&(at, value)) = fresh.last() else { return Ok(None) };
     if known.series.last_at.is_some_and(|last_at| at < last_at) {
         return Ok(None);
@@ -224,7 +220,7 @@ fn note_last(
 }
 
 /// Notes when devices measured last.
-fn heard(db: TwinDb<'_>, values: &[LiveValue]) -> Result<(), Problem> {
+fn heard(db: TwinDb<'_>, values: &[LiveValue]) -> Result<()> {
     let mut devices: HashMap<&Name, Time> = HashMap::new();
     for value in values {
         let last = devices.entry(&value.device).or_insert(value.at);

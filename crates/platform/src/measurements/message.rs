@@ -8,14 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::{NewMeasurement, Quantity};
-use crate::number::Amount;
-use crate::text::{Name, Text};
-use crate::time::{SECOND_MS, Time};
+use crate::values::*;
 
 /// Measurements of one message.
 const MAX_ITEMS: usize = 1000;

@@ -1,13 +1,7 @@
 //! What a measurement is to the platform.
 
+use crate::values::*;
 use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-use crate::number::Amount;
-use crate::text::{Name, Text, checked_text};
-use crate::time::Time;
 
 /// Maximum length of a quantity in letters.
 const MAX_QUANTITY: usize = 32;

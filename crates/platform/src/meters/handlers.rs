@@ -37,7 +37,7 @@ pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<MeterQue
 }
 
 /// The meter, which must exist.
-pub(crate) fn find(db: TwinDb<'_>, id: &Name, now: Time) -> Result<Meter, Problem> {
+pub(crate) fn find(db: TwinDb<'_>, id: &Name, now: Time) -> Result<Meter> {
     meters::get(db, id, now)?.ok_or_else(|| Problem::missing("meter"))
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewMeter>>)
     }
 }
 
-fn check_register(digits: Option<u8>, expected: Option<Expected>) -> Result<(), Problem> {
+fn check_register(digits: Option<u8>, expected: Option<Expected>) -> Result<()> {
     if digits.is_some_and(|digits| !REGISTER_DIGITS.contains(&digits)) {
         return Err(Problem::invalid("register_digits", "expected 1 to 12"));
     }
@@ -100,7 +100,7 @@ fn check_register(digits: Option<u8>, expected: Option<Expected>) -> Result<(), 
     Ok(())
 }
 
-fn name_of(new: &NewMeter) -> Result<Name, Problem> {
+fn name_of(new: &NewMeter) -> Result<Name> {
     check_register(new.register_digits, new.expected)?;
     if let Some(id) = &new.id {
         return Ok(id.clone());
@@ -110,7 +110,7 @@ fn name_of(new: &NewMeter) -> Result<Name, Problem> {
 }
 
 /// Stores a meter; whether one of this name was there before.
-fn store(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<bool, Problem> {
+fn store(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<bool> {
     if let Some(address) = &new.address
         && meters::by_radio_address(db, &address.short())?.is_some_and(|other| other != *id)
     {
@@ -121,7 +121,7 @@ fn store(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<bool, Problem> {
     Ok(was_known)
 }
 
-fn add_one(db: TwinDb<'_>, new: &NewMeter) -> Result<Meter, Problem> {
+fn add_one(db: TwinDb<'_>, new: &NewMeter) -> Result<Meter> {
     let id = name_of(new)?;
     if meters::exists(db, &id)? {
         return Err(Problem::conflict("a meter with this name exists"));
@@ -177,7 +177,7 @@ pub(crate) async fn set_key(
     done_to(is_known.await?, "meter")
 }
 
-fn key_bytes(hex: &str) -> Result<[u8; 16], Problem> {
+fn key_bytes(hex: &str) -> Result<[u8; 16]> {
     // Says what is wrong without the digits.
     hex.parse::<Key>().map_err(|error| Problem::invalid("key", error.to_string()))?;
     let number = u128::from_str_radix(hex, 16);
@@ -261,7 +261,7 @@ pub(crate) async fn withdraw_exchange(
     done()
 }
 
-fn with_exchanges(db: TwinDb<'_>, id: &Name) -> Result<(Meter, Vec<Exchange>), Problem> {
+fn with_exchanges(db: TwinDb<'_>, id: &Name) -> Result<(Meter, Vec<Exchange>)> {
     let meter = find(db, id, Time::now())?;
     Ok((meter, meters::exchanges(db, id)?))
 }
@@ -271,7 +271,7 @@ fn check_exchange(
     meter: &Meter,
     known: &[Exchange],
     new: &NewExchange,
-) -> Result<(), Problem> {
+) -> Result<()> {
     if is_future(new.at, Time::now()) {
         return Err(Problem::invalid("at", "this is in the future"));
     }
@@ -309,7 +309,7 @@ fn store_exchange(
     meter: &Meter,
     known: &[Exchange],
     exchange: &Exchange,
-) -> Result<Vec<Reading>, Problem> {
+) -> Result<Vec<Reading>> {
     let (Exchange { new, withdrawn_at, .. }, now) = (exchange, Time::now());
     let until = next_exchange(known, new.at);
     meters::put_exchange(db, &meter.id, exchange)?;

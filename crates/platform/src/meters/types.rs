@@ -4,16 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use fulmar_wmbus::{Manufacturer, MeterId};
-use serde::{Deserialize, Serialize};
+use utoipa::PartialSchema;
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
-use utoipa::{PartialSchema, ToSchema};
-use uuid::Uuid;
 
-use crate::extract::given;
-use crate::number::{Amount, Bounds, Place};
-use crate::paging::page_query;
-use crate::text::{Line, Name, Note, Text, text_form, words};
-use crate::time::{DAY_MS, Time};
+use crate::text::text_form;
+use crate::values::*;
 
 words! {
     /// Medium of a meter.

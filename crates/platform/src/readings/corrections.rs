@@ -57,7 +57,7 @@ fn apply(
     correction: &Correction,
     by: &Name,
     now: Time,
-) -> Result<(Vec<Reading>, Vec<Uuid>), Problem> {
+) -> Result<(Vec<Reading>, Vec<Uuid>)> {
     let after = Original {
         value: correction.value.map_or(reading.value, |value| *value),
         at: correction.at.unwrap_or(reading.at),
@@ -105,12 +105,7 @@ fn apply(
 
 /// The flags of the reading now. What looked wrong about the old value says nothing of the new one, and the same of
 /// times.
-fn flags(
-    db: TwinDb<'_>,
-    before: &Reading,
-    known: &Reading,
-    withdrawn: bool,
-) -> Result<Vec<Flag>, Problem> {
+fn flags(db: TwinDb<'_>, before: &Reading, known: &Reading, withdrawn: bool) -> Result<Vec<Flag>> {
     let is_corrected = (known.value, known.at) != (before.value, before.at);
     let stays = |flag: &Flag| match flag {
         Flag::Implausible | Flag::Backwards | Flag::Unproven => !is_corrected,
@@ -135,7 +130,7 @@ fn end_conflicts(
     reading: &Reading,
     value: f64,
     withdrawn: bool,
-) -> Result<Vec<Uuid>, Problem> {
+) -> Result<Vec<Uuid>> {
     let mut ended = Vec::new();
     for other in conflicts::opponents(db, reading)? {
         let other = existing(db, other)?;
@@ -215,12 +210,7 @@ pub(crate) async fn resolve(
 }
 
 /// Ends the reading's conflicts; the reading, the others that changed, and work lists that changed with them.
-fn settle(
-    db: TwinDb<'_>,
-    id: Uuid,
-    keep: bool,
-    by: &Name,
-) -> Result<(Vec<Reading>, Vec<Uuid>), Problem> {
+fn settle(db: TwinDb<'_>, id: Uuid, keep: bool, by: &Name) -> Result<(Vec<Reading>, Vec<Uuid>)> {
     let (reading, now) = (existing(db, id)?, Time::now());
     if reading.conflict_with.is_empty() {
         let detail = "this reading is in no conflict, or somebody has resolved it: load it again";
@@ -264,7 +254,7 @@ fn settle(
 
 /// Removes the flag of a reading whose last conflict ended with another reading's. One that has recorded only a part of
 /// its conflicts stays in the others.
-fn drop_ended_conflict(db: TwinDb<'_>, id: Uuid) -> Result<(), Problem> {
+fn drop_ended_conflict(db: TwinDb<'_>, id: Uuid) -> Result<()> {
     let mut reading = existing(db, id)?;
     let is_over = reading.conflict_with.is_empty() && reading.flags.contains(&Flag::Conflict);
     if is_over && !conflicts::renew(db, &reading)? {

@@ -30,11 +30,11 @@ pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Condit
     conditions.json_tagged(&reading, &reading.etag)
 }
 
-pub(super) fn as_uuid(id: &Name) -> Result<Uuid, Problem> {
+pub(super) fn as_uuid(id: &Name) -> Result<Uuid> {
     id.parse().map_err(|_| Problem::missing("reading"))
 }
 
-pub(super) fn existing(db: TwinDb<'_>, id: Uuid) -> Result<Reading, Problem> {
+pub(super) fn existing(db: TwinDb<'_>, id: Uuid) -> Result<Reading> {
     readings::get(db, id)?.ok_or_else(|| Problem::missing("reading"))
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn sender(member: &Member) -> Sender {
     }
 }
 
-pub(crate) fn stored_readings(db: TwinDb<'_>, ids: Vec<Uuid>) -> Result<Vec<Reading>, Problem> {
+pub(crate) fn stored_readings(db: TwinDb<'_>, ids: Vec<Uuid>) -> Result<Vec<Reading>> {
     ids.into_iter().map(|id| existing(db, id)).collect()
 }
 
@@ -102,11 +102,7 @@ pub(crate) fn announce(app: &App, twin: &Name, stored: &[Reading]) {
 }
 
 /// Publishes the progress of these work lists.
-pub(crate) async fn announce_lists(
-    app: &App,
-    twin: &Name,
-    mut lists: Vec<Uuid>,
-) -> Result<(), Problem> {
+pub(crate) async fn announce_lists(app: &App, twin: &Name, mut lists: Vec<Uuid>) -> Result<()> {
     lists.sort_unstable();
     lists.dedup();
     if lists.is_empty() {

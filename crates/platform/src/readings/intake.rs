@@ -3,18 +3,13 @@
 //! A reading is stored even if it looks wrong, because the person at the meter knows more than the server.
 //! Implausible readings are flagged.
 
-use uuid::Uuid;
-
 use super::types::{Flag, Proof, ReadingQuery};
 use super::{NewReading, Reading, ReadingResult, Status};
-use crate::extract::Each;
 use crate::meters::types::expect;
 use crate::meters::{Expected, Meter, Method, Protection};
-use crate::problem::Problem;
 use crate::store::readings::{self, NewRow};
 use crate::store::{TwinDb, conflicts, meters, reports, work_lists};
-use crate::text::Name;
-use crate::time::{HOUR_MS, Time};
+use crate::values::*;
 
 /// Time by which clocks of devices may be ahead.
 const AHEAD_MS: i64 = HOUR_MS;
@@ -63,7 +58,7 @@ pub(crate) fn take_all(
     db: TwinDb<'_>,
     sender: &Sender,
     items: Vec<Each<NewReading>>,
-) -> Result<ReadingIntake, Problem> {
+) -> Result<ReadingIntake> {
     let mut all = ReadingIntake::default();
     for Each { id, item } in items {
         let taken = item.and_then(|new| Ok((accept_sent(db, sender, &new)?, new.id)));
@@ -85,7 +80,7 @@ pub(crate) fn take_all(
 }
 
 /// Accepts a reading that somebody has sent; of one by radio, only that somebody says so.
-fn accept_sent(db: TwinDb<'_>, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
+fn accept_sent(db: TwinDb<'_>, sender: &Sender, new: &NewReading) -> Result<Outcome> {
     let meter = meters::get(db, &new.meter, sender.now)?;
     let meter = meter.ok_or_else(|| Problem::invalid("meter", "there is no such meter"))?;
     if let Some(known) = readings::get(db, new.id)? {
@@ -116,7 +111,7 @@ pub(crate) fn store_new(
     new: &NewReading,
     meter: &Meter,
     proof: Proof,
-) -> Result<Outcome, Problem> {
+) -> Result<Outcome> {
     let mut flags = flags(meter, new, sender.now);
     flags.extend(proof.doubt.map(|_| Flag::Unproven));
     let lists = do_work(db, sender, new, &mut flags)?;
@@ -157,7 +152,7 @@ pub(crate) fn prove(
     new: &NewReading,
     meter: &Meter,
     proof: Proof,
-) -> Result<Vec<Uuid>, Problem> {
+) -> Result<Vec<Uuid>> {
     let flags = flags(meter, new, sender.now);
     readings::set_value(db, reading.id, *new.value, unit(meter, new), proof)?;
     readings::set_flags(db, reading.id, &flags)?;
@@ -170,7 +165,7 @@ pub(crate) fn prove(
 
 /// Completes the open work of lists, as the reading would have if it had counted when it came. Lists of other readers
 /// stay open as they would have, except for the radio.
-pub(super) fn complete_work(db: TwinDb<'_>, reading: &Reading) -> Result<Vec<Uuid>, Problem> {
+pub(super) fn complete_work(db: TwinDb<'_>, reading: &Reading) -> Result<Vec<Uuid>> {
     if reading.work_list.is_some() {
         return Ok(Vec::new());
     }
@@ -188,7 +183,7 @@ fn do_work(
     sender: &Sender,
     new: &NewReading,
     flags: &mut Vec<Flag>,
-) -> Result<Vec<Uuid>, Problem> {
+) -> Result<Vec<Uuid>> {
     let counts = !flags.contains(&Flag::Unproven);
     if let Some(list) = new.work_list {
         let visible =
@@ -244,11 +239,7 @@ fn wrong_value(meter: &Meter, at: Time, value: f64, unit: &str) -> Vec<Flag> {
 }
 
 /// The flags of a stored reading whose value looks wrong after the one before it.
-pub(super) fn judge(
-    db: TwinDb<'_>,
-    meter: &Meter,
-    reading: &Reading,
-) -> Result<Vec<Flag>, Problem> {
+pub(super) fn judge(db: TwinDb<'_>, meter: &Meter, reading: &Reading) -> Result<Vec<Flag>> {
     let before = reports::newest_before(db, &meter.id, reading.at)?;
     // The person who corrects a reading says what the register showed.
     let expected = match before.as_ref().filter(|_| reading.original.is_none()) {
@@ -268,7 +259,7 @@ pub(crate) fn judge_anew(
     meter: &Meter,
     since: Time,
     until: Option<Time>,
-) -> Result<Vec<Uuid>, Problem> {
+) -> Result<Vec<Uuid>> {
     let is_of_value = |flag: &&Flag| matches!(flag, Flag::Backwards | Flag::Implausible);
     let (id, mut changed, mut is_first) = (meter.id.clone(), Vec::new(), true);
     let query =

@@ -1,14 +1,8 @@
 //! What a reading is, and what becomes of one that is sent.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use uuid::Uuid;
-
 use crate::meters::{Method, Protection};
-use crate::number::{Amount, Place, Rssi};
-use crate::paging::{Order, page_query};
-use crate::text::{Name, Note, Text, words};
-use crate::time::Time;
+use crate::paging::Order;
+use crate::values::*;
 
 /// Readings sent at once.
 pub(crate) const MAX_READINGS: usize = 1000;

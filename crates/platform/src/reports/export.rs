@@ -9,7 +9,6 @@ use crate::readings::types::ReadingQuery;
 use crate::store::meters;
 use crate::store::readings;
 use crate::table::{self, Cell, Outline, RowSource};
-use crate::text::strings;
 
 /// Readings that are looked up at once, if they are short.
 const PART: usize = 1000;
@@ -112,7 +111,7 @@ impl Parts {
 impl RowSource for Parts {
     type Row = Row;
 
-    async fn next(&mut self) -> Result<Vec<Row>, Problem> {
+    async fn next(&mut self) -> Result<Vec<Row>> {
         if self.done {
             return Ok(Vec::new());
         }
@@ -140,7 +139,7 @@ fn part(
     query: &ReadingQuery,
     after: Option<(Time, i64)>,
     wanted: usize,
-) -> Result<Part, Problem> {
+) -> Result<Part> {
     let found = readings::list(db, query, after, wanted)?;
     let keys: Vec<_> = found.iter().map(|(reading, number)| (reading.at, *number)).collect();
     let mut labels: HashMap<Name, meters::Label> = HashMap::new();

@@ -68,7 +68,7 @@ fn used(
     step: Step,
     time_zone: String,
     cuts: Vec<Time>,
-) -> Result<Consumption, Problem> {
+) -> Result<Consumption> {
     let meter = meters::get(db, id, Time::now())?;
     let meter = meter.ok_or_else(|| Problem::missing("meter"))?;
     let mut offsets = Vec::with_capacity(cuts.len());

@@ -9,13 +9,8 @@ pub(crate) mod export;
 pub(crate) mod handlers;
 pub(crate) mod leaks;
 
-use serde::Serialize;
-use utoipa::ToSchema;
-use uuid::Uuid;
-
 use crate::meters::Meter;
-use crate::text::Name;
-use crate::time::Time;
+use crate::values::*;
 use crate::work_lists::types::{ListState, TaskState, WorkList};
 
 /// Value of a register at a moment.

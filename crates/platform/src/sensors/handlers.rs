@@ -30,7 +30,7 @@ pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<SensorQu
     conditions.json(&Page::cut(items.await?, limit, |sensor: &Sensor| sensor.device.to_string()))
 }
 
-pub(super) fn find(db: TwinDb<'_>, device: &Name) -> Result<Sensor, Problem> {
+pub(super) fn find(db: TwinDb<'_>, device: &Name) -> Result<Sensor> {
     let sensor = sensors::get(db, device, Time::now())?;
     sensor.ok_or_else(|| Problem::missing("sensor"))
 }

@@ -40,7 +40,7 @@ struct Part {
     is_gone: bool,
 }
 
-fn remove_part(db: TwinDb<'_>, device: &Name, first: Option<Conditions>) -> Result<Part, Problem> {
+fn remove_part(db: TwinDb<'_>, device: &Name, first: Option<Conditions>) -> Result<Part> {
     if let Some(conditions) = first {
         let sensor = find(db, device)?;
         conditions.hold_of(&sensor, &sensor.etag)?;

@@ -1,11 +1,7 @@
 //! What a sensor unit is to the platform.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use crate::measurements::Quantity;
-use crate::text::{Line, Name, words};
-use crate::time::Time;
+use crate::values::*;
 
 words! {
     /// Whether a sensor sends measurements.

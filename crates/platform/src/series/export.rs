@@ -12,8 +12,6 @@ use crate::measurements::Quantity;
 use crate::prelude::*;
 use crate::store::measurements::{self, Label, RawKey};
 use crate::table::{self, Cell, Outline, RowSource};
-use crate::text::strings;
-use crate::time::SECOND_MS;
 
 /// Rows that are looked up at once.
 const PART: usize = 1000;
@@ -78,7 +76,7 @@ impl ExportPosition {
 }
 
 impl Parts {
-    async fn new(app: App, member: &Member, query: SeriesExport) -> Result<Parts, Problem> {
+    async fn new(app: App, member: &Member, query: SeriesExport) -> Result<Parts> {
         let (mut from, mut until) = range(query.from, query.to)?;
         let now = Time::now();
         let settings = &app.settings.monitoring;
@@ -111,7 +109,7 @@ impl Parts {
 impl RowSource for Parts {
     type Row = Row;
 
-    async fn next(&mut self) -> Result<Vec<Row>, Problem> {
+    async fn next(&mut self) -> Result<Vec<Row>> {
         while let Some(series) = self.series.front().copied() {
             let (from, until, place, step) = (self.from, self.until, self.place, self.step_ms);
             let look = move |db: &Db| part(db, series, from, until, place, step);
@@ -139,7 +137,7 @@ fn part(
     until: Time,
     place: ExportPosition,
     step_ms: Option<i64>,
-) -> Result<(Vec<Row>, Option<ExportPosition>), Problem> {
+) -> Result<(Vec<Row>, Option<ExportPosition>)> {
     let Some(label) = measurements::label(db, series)? else { return Ok((Vec::new(), None)) };
     match (place, step_ms) {
         (ExportPosition::From(begin), Some(step)) => {

@@ -5,7 +5,6 @@ use crate::measurements::Quantity;
 use crate::prelude::*;
 use crate::settings::Monitoring;
 use crate::store::measurements::{self, SeriesRow, Sums};
-use crate::time::{DAY_MS, SECOND_MS};
 
 /// Measurements from which the usual interval is computed: few, so that a sensor that measures more often soon has
 /// finer curves.
@@ -91,7 +90,7 @@ pub(crate) struct Series {
 }
 
 /// The range that is asked for.
-pub(crate) fn range(from: Option<Time>, to: Option<Time>) -> Result<(Time, Time), Problem> {
+pub(crate) fn range(from: Option<Time>, to: Option<Time>) -> Result<(Time, Time)> {
     let until = to.unwrap_or_else(Time::now);
     // Nothing was measured before 1970.
     let from = from.unwrap_or_else(|| until.plus_ms(-DAY_MS)).max(Time(0));
@@ -130,7 +129,7 @@ fn points(
     from: Time,
     until: Time,
     step: Step,
-) -> Result<(i64, Vec<Point>), Problem> {
+) -> Result<(i64, Vec<Point>)> {
     let too_many = || {
         let detail = format!("more than {MAX_POINTS} points: ask for less, or for a longer step");
         Problem::invalid("step", detail)

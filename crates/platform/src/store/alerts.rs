@@ -1,15 +1,10 @@
 //! Rules, their state between measurements, and alerts in the database.
 
-use uuid::Uuid;
-
-use super::filter::{self, Column, Filter, columns};
-use super::sql::{Result, ToSql, from_row, params};
-use super::{Db, TwinDb};
+use super::filter::Column;
+use super::prelude::*;
 use crate::alerts::machine::Machine;
 use crate::alerts::types::{Alert, AlertQuery, AlertState, Rule};
 use crate::measurements::Quantity;
-use crate::text::Name;
-use crate::time::Time;
 
 const RULE: &str =
     "r.id, r.name, r.quantity, r.home, r.severity, r.above, r.below, r.clear, r.for_s,

@@ -4,10 +4,7 @@
 //! square of their number; therefore a reading records no more than [`MOST_RECORDED`] others. Each has the flag, and
 //! records one at least; a decision about more looks them up.
 
-use uuid::Uuid;
-
-use super::TwinDb;
-use super::sql::{Result, from_row, params};
+use super::prelude::*;
 use crate::readings::types::Flag;
 use crate::readings::{NewReading, Reading};
 

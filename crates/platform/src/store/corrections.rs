@@ -1,13 +1,8 @@
 //! Corrected, withdrawn and decided readings, and their audit trail.
 
-use uuid::Uuid;
-
-use super::TwinDb;
-use super::filter::Filter;
-use super::sql::{Result, from_row, params};
+use super::prelude::*;
 use crate::readings::Reading;
 use crate::readings::types::{Change, Original, ReadingChange};
-use crate::text::Name;
 
 /// Adds to the audit trail that `reading` was changed to `after`.
 pub(crate) fn note(

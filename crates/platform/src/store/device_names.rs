@@ -7,10 +7,8 @@ use std::collections::BTreeSet;
 
 use fulmar_identity::Identities;
 
-use super::sql::{Result, params};
+use super::prelude::*;
 use super::user_store::UserStore;
-use super::{Db, TwinDb};
-use crate::text::Name;
 
 /// Names tried for what gives way, before one that nobody can have taken.
 const MAX_TRIED: usize = 100;

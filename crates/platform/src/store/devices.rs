@@ -1,13 +1,8 @@
 //! Devices in the field, commands to them, and their telemetry.
 
-use uuid::Uuid;
-
-use super::filter::{Filter, columns, insert};
-use super::sql::{FromSql, Mismatch, Result, ToSql, Value, from_row, params};
-use super::{Db, TwinDb};
+use super::filter::insert;
+use super::prelude::*;
 use crate::devices::types::{Command, CommandState, Device, NewDevice, Telemetry};
-use crate::text::Name;
-use crate::time::Time;
 
 /// The most items of telemetry per device; beyond, the oldest are deleted.
 pub(crate) const MAX_TELEMETRY: u32 = 100_000;

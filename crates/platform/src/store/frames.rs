@@ -1,11 +1,8 @@
 //! The history of meters' frames, and meters' keys, for decoding frames.
 
-use super::TwinDb;
-use super::sql::{Result, params};
+use super::prelude::*;
 use crate::frames::proof::History;
 use crate::meters::{Medium, RadioAddress};
-use crate::text::Name;
-use crate::time::Time;
 
 /// The most frames remembered per meter: beyond, those received first are deleted.
 const REMEMBERED: u32 = 256;

@@ -1,14 +1,9 @@
 //! Homes in the database, each with its sensors' last values and its raised alerts.
 
-use super::TwinDb;
-use super::filter::{self, Filter, changes, columns};
-use super::sql::{Result, ToSql, from_row};
+use super::prelude::*;
 use crate::alerts::Severity;
 use crate::homes::types::{HomeChange, HomeQuery, LastValue, Worst, is_silent};
 use crate::homes::{Home, NewHome};
-use crate::number::Place;
-use crate::text::Name;
-use crate::time::Time;
 
 const COLUMNS: &str = "h.id, h.name, h.lat, h.lon, h.street, h.note, h.gateway,
     (SELECT count(*) FROM sensor s WHERE s.twin = h.twin AND s.home = h.id), '\"h' || h.revision || '\"'";

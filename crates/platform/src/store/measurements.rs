@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::sql::{Result, from_row, params};
-use super::{Db, TwinDb, removed};
-use crate::text::Name;
-use crate::time::{DAY_MS, HOUR_MS, Time};
+use super::prelude::*;
+use super::removed;
 
 /// A quantity of a device.
 #[derive(Clone, Debug)]

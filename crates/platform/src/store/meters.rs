@@ -1,15 +1,10 @@
 //! Meters in the database.
 
-use super::TwinDb;
-use super::filter::{self, Filter, changes, columns};
-use super::sql::{FromRow, Result, Row, ToSql, from_row, params};
+use super::prelude::*;
 use crate::meters::types::{
     Exchange, MeterChange, MeterQuery, NewExchange, REGISTER_DIGITS, USUAL_DIGITS, expect,
 };
 use crate::meters::{Expected, LastReading, Medium, Meter, NewMeter, RadioAddress};
-use crate::number::Place;
-use crate::text::Name;
-use crate::time::{DAY_MS, Time};
 
 /// Whether meter `m` was missed by work list `w` with task `t` at the time `?1`: the list is over, and there is no
 /// reading since it was created (one may have come for another list or by radio).

@@ -22,6 +22,7 @@ pub(crate) mod homes;
 pub(crate) mod measurements;
 pub(crate) mod meters;
 pub(crate) mod photos;
+mod prelude;
 mod readers;
 pub(crate) mod readings;
 pub(crate) mod removed;
@@ -44,7 +45,7 @@ use std::sync::Arc;
 use fulmar_mirror::{Copy, Mirror, Share};
 
 use crate::error::Error;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 use readers::Readers;
 pub(crate) use sql::Db;
 use sql::{Address, Database, Purpose, Source};
@@ -57,7 +58,7 @@ pub const DATABASE_FILE: &str = "platform.db";
 ///
 /// # Errors
 /// The database cannot be used.
-pub fn copy(data: &Path) -> std::result::Result<Copy, Error> {
+pub fn copy(data: &Path) -> Result<Copy, Error> {
     let connection = sql::sqlite::open(&data.join(DATABASE_FILE))?;
     Ok(Copy::new(connection, schema::TABLES).map_err(sql::DatabaseError::from)?)
 }
@@ -85,17 +86,14 @@ impl Db {
 }
 
 /// A use of the database in one transaction.
-pub(crate) trait DbTask<T>: FnOnce(&Db) -> Result<T, Problem> + Send + 'static {}
+pub(crate) trait DbTask<T>: FnOnce(&Db) -> Result<T> + Send + 'static {}
 
-impl<T, F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static> DbTask<T> for F {}
+impl<T, F: FnOnce(&Db) -> Result<T> + Send + 'static> DbTask<T> for F {}
 
 /// The same of one twin's rows.
-pub(crate) trait TwinTask<T>:
-    FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static
-{
-}
+pub(crate) trait TwinTask<T>: FnOnce(TwinDb<'_>) -> Result<T> + Send + 'static {}
 
-impl<T, F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static> TwinTask<T> for F {}
+impl<T, F: FnOnce(TwinDb<'_>) -> Result<T> + Send + 'static> TwinTask<T> for F {}
 
 /// The open database.
 #[derive(Debug)]
@@ -128,10 +126,7 @@ impl Store {
     }
 
     /// Runs `change` in the writer's next transaction and returns when it is durable. If it fails, it has no effect.
-    pub(crate) async fn write<T: Send + 'static>(
-        &self,
-        change: impl DbTask<T>,
-    ) -> Result<T, Problem> {
+    pub(crate) async fn write<T: Send + 'static>(&self, change: impl DbTask<T>) -> Result<T> {
         self.write_and(change, |_| ()).await
     }
 
@@ -139,8 +134,8 @@ impl Store {
     pub(crate) async fn write_and<T: Send + 'static>(
         &self,
         change: impl DbTask<T>,
-        then: impl FnOnce(&Result<T, Problem>) + Send + 'static,
-    ) -> Result<T, Problem> {
+        then: impl FnOnce(&Result<T>) + Send + 'static,
+    ) -> Result<T> {
         let (answer, waiting) = tokio::sync::oneshot::channel();
         let answer = |outcome| {
             then(&outcome);
@@ -151,10 +146,7 @@ impl Store {
     }
 
     /// Like [`Store::write`], for callers outside async tasks.
-    pub(crate) fn write_now<T: Send + 'static>(
-        &self,
-        change: impl DbTask<T>,
-    ) -> Result<T, Problem> {
+    pub(crate) fn write_now<T: Send + 'static>(&self, change: impl DbTask<T>) -> Result<T> {
         let (answer, waiting) = std::sync::mpsc::sync_channel(1);
         self.writer.hand(Job::new(change, move |outcome| drop(answer.send(outcome))))?;
         waiting
@@ -167,14 +159,14 @@ impl Store {
     pub(crate) fn write_later<T, F, A>(&self, change: F, then: A)
     where
         T: Send + 'static,
-        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
-        A: FnOnce(Result<T, Problem>) + Send + 'static,
+        F: FnOnce(&Db) -> Result<T> + Send + 'static,
+        A: FnOnce(Result<T>) + Send + 'static,
     {
         drop(self.writer.hand(Job::new(change, then)));
     }
 
     /// Runs `look` on the committed state, off the runtime's thread.
-    pub(crate) async fn read<T: Send + 'static>(&self, look: impl DbTask<T>) -> Result<T, Problem> {
+    pub(crate) async fn read<T: Send + 'static>(&self, look: impl DbTask<T>) -> Result<T> {
         self.readers.run(look).await
     }
 

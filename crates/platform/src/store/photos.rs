@@ -1,8 +1,6 @@
 //! Photos in the database: in the same one as their readings, and as durable.
 
-use super::sql::{Result, params};
-use super::{Db, TwinDb};
-use crate::time::Time;
+use super::prelude::*;
 
 /// Kind and bytes of a photo.
 pub(crate) fn get(db: TwinDb<'_>, id: &str) -> Result<Option<(String, Vec<u8>)>> {

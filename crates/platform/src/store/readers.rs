@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use super::sql::{Begin, Source};
 use super::{Db, DbTask};
 use crate::blocking;
-use crate::problem::Problem;
+use crate::problem::{Problem, Result};
 
 /// Concurrent reads; more would compete for the same disk and cores.
 const MAX_READS: usize = 4;
@@ -32,7 +32,7 @@ impl Readers {
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         look: impl DbTask<T>,
-    ) -> Result<T, Problem> {
+    ) -> Result<T> {
         let turn = tokio::time::timeout(PATIENCE, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
             return Err(Problem::unavailable("the server is busy"));
@@ -41,7 +41,7 @@ impl Readers {
         blocking::run(turn, move || readers.query(look)).await?
     }
 
-    fn query<T>(&self, look: impl DbTask<T>) -> Result<T, Problem> {
+    fn query<T>(&self, look: impl DbTask<T>) -> Result<T> {
         let idle = self.idle.lock().pop();
         let db = idle.map_or_else(|| self.source.open_to_read(), Ok)?;
         db.begin(Begin::Read)?;

@@ -1,17 +1,11 @@
 //! Readings in the database, and their effects on meters.
 
-use uuid::Uuid;
-
-use super::filter::{self, Filter, columns};
+use super::prelude::*;
+use super::reports;
 use super::reports::{OFFSET, RegisterValue};
-use super::sql::{FromRow, Result, Row, ToSql, from_row, params};
-use super::{TwinDb, reports};
-use crate::number::Place;
 use crate::paging::Order;
 use crate::readings::types::{Change, Flag, Original, Proof, ReadingQuery};
 use crate::readings::{NewReading, Reading};
-use crate::text::Name;
-use crate::time::Time;
 
 /// A reading to be stored.
 pub(crate) struct NewRow<'a> {

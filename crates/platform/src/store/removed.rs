@@ -3,12 +3,9 @@
 //! A sensor and its series go at once, and with them all that shows them. Their measurements can be millions: a list of
 //! removed series says what is still to be deleted.
 
+use super::prelude::*;
 use super::series_rows::Table;
-use super::sql::{Result, from_row, params};
-use super::{Db, TwinDb};
 use crate::measurements::Quantity;
-use crate::text::Name;
-use crate::time::Time;
 
 /// Rows deleted at once, as in `retention`.
 pub(crate) const PART: usize = 5000;

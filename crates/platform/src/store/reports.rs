@@ -1,14 +1,11 @@
 //! Queries for reports.
 
-use uuid::Uuid;
-
+use super::prelude::*;
 use super::readings::IN_TIME;
-use super::sql::{Result, from_row, params};
-use super::{TwinDb, meters, work_lists};
+use super::{meters, work_lists};
 use crate::meters::LastReading;
 use crate::reports::leaks::{Flow, continuous_flow};
 use crate::reports::{Leak, Missed, MissedBy, Overall, Progress, Sample};
-use crate::time::Time;
 use crate::work_lists::types::ListQuery;
 
 /// A value that a register showed: of a reading that counts, or of an exchange, which put the register in place.

@@ -3,11 +3,9 @@
 //! Sums by the hour and the day are kept up with every measurement, so that nothing has to be made of
 //! what is forgotten.
 
-use super::Db;
+use super::prelude::*;
 use super::series_rows::Table;
-use super::sql::{Result, params};
 use crate::settings::Monitoring;
-use crate::time::{DAY_MS, Time};
 
 /// Rows forgotten at once: some milliseconds of the writer's time.
 const PART: usize = 5000;

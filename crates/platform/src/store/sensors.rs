@@ -1,13 +1,9 @@
 //! Sensors in the database.
 
-use super::TwinDb;
-use super::filter::{self, columns};
-use super::sql::{Result, Row, ToSql, from_row, params};
+use super::prelude::*;
 use crate::homes::types::is_silent;
 use crate::sensors::types::SensorState;
 use crate::sensors::{NewSensor, Sensor};
-use crate::text::Name;
-use crate::time::Time;
 
 const COLUMNS: &str = "s.device, s.home, s.room, s.model,
     (SELECT string_agg(x.quantity, ' ' ORDER BY x.quantity) FROM series x

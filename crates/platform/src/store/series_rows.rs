@@ -1,8 +1,6 @@
 //! Deleting a series' rows, a bounded number at a time: its measurements, and its sums by the hour and the day.
 
-use super::Db;
-use super::sql::{Result, params};
-use crate::time::Time;
+use super::prelude::*;
 
 /// Where a series' rows are.
 #[derive(Clone, Copy, Debug, PartialEq)]

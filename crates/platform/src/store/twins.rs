@@ -1,10 +1,6 @@
 //! Twins: utilities' installations, side by side and out of each other's sight.
 
-use super::sql::{Result, from_row, params};
-use super::{Db, TwinDb};
-use crate::number::Place;
-use crate::text::Name;
-use crate::time::Time;
+use super::prelude::*;
 use crate::twins::types::{Twin, TwinKind};
 
 pub(crate) fn names(db: &Db) -> Result<Vec<(Name, String, TwinKind)>> {

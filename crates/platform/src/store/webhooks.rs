@@ -2,13 +2,9 @@
 
 use std::borrow::Borrow;
 
-use uuid::Uuid;
-
-use super::sql::{Result, from_row, params};
-use super::{Db, TwinDb};
+use super::prelude::*;
 use crate::alerts::delivery::{Delivery, Webhook};
 use crate::alerts::types::{AlertNotification, Severity};
-use crate::time::Time;
 
 /// Events that wait for one webhook; beyond, the oldest are forgotten.
 const MAX_WAITING: usize = 1000;

@@ -1,13 +1,8 @@
 //! Work lists in the database.
 
-use uuid::Uuid;
-
-use super::filter::{self, Filter, changes, columns};
+use super::prelude::*;
 use super::readings::IN_TIME;
-use super::sql::{Result, from_row, params};
-use super::{TwinDb, meters, readings};
-use crate::text::Name;
-use crate::time::Time;
+use super::{meters, readings};
 use crate::work_lists::types::{
     ListQuery, NewWorkList, Task, TaskMeter, TaskState, WorkList, WorkListChange,
 };

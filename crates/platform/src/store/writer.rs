@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::sql::{self, Begin};
 use super::{Db, DbTask};
-use crate::problem::{Problem, internal};
+use crate::problem::{Problem, Result, internal};
 
 /// The most waiting changes; beyond, callers get 503.
 const MAX_WAITING: usize = 1024;
@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 type Foreign = Box<dyn Fn(&Db) + Send>;
 type Tell = Box<dyn FnOnce(Option<Problem>) + Send>;
 /// Makes the change if possible, and returns whether to keep it, and how to report the result.
-type Change = Box<dyn FnOnce(Result<&Db, Problem>) -> (bool, Tell) + Send>;
+type Change = Box<dyn FnOnce(Result<&Db>) -> (bool, Tell) + Send>;
 
 /// A change and what is done with its outcome.
 pub(super) struct Job(Change);
@@ -35,7 +35,7 @@ impl Job {
     /// `answer` is called after the commit, or after what kept it from happening.
     pub(super) fn new<T: Send + 'static>(
         change: impl DbTask<T>,
-        answer: impl FnOnce(Result<T, Problem>) + Send + 'static,
+        answer: impl FnOnce(Result<T>) + Send + 'static,
     ) -> Job {
         Job(Box::new(move |db| {
             let outcome = db.and_then(change);
@@ -70,7 +70,7 @@ impl Writer {
         Writer { jobs: Mutex::new(Some(jobs)), thread: Mutex::new(thread.ok()) }
     }
 
-    pub(super) fn hand(&self, job: Job) -> Result<(), Problem> {
+    pub(super) fn hand(&self, job: Job) -> Result<()> {
         let jobs = self.jobs.lock();
         let Some(jobs) = jobs.as_ref() else {
             return Err(Problem::unavailable("the server is stopping"));

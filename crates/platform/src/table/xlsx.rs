@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Cell, Outline};
 use crate::blocking;
-use crate::problem::{Problem, internal};
+use crate::problem::{Problem, Result, internal};
 use crate::time::SECOND_MS;
 
 /// Rows of an Excel file, which is made in memory: their cells have 40 MB.
@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The file, if it is not too long.
 pub(super) async fn made<R: AsRef<[Cell]> + Send + 'static>(
     outline: &Outline,
-    parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send,
-) -> Result<Vec<u8>, Problem> {
+    parts: impl Stream<Item = Result<Vec<R>>> + Send,
+) -> Result<Vec<u8>> {
     let turn = turn().await?;
     let (mut parts, mut rows, mut text) = (std::pin::pin!(parts), Vec::new(), 0);
     while let Some(part) = parts.next().await {
@@ -50,7 +50,7 @@ fn text_bytes(row: &[Cell]) -> usize {
 }
 
 /// The turn to make an Excel file.
-async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
+async fn turn() -> Result<SemaphorePermit<'static>> {
     let turn = tokio::time::timeout(PATIENCE, XLSX_TURNS.acquire()).await;
     match turn {
         Ok(Ok(turn)) => Ok(turn),
@@ -64,7 +64,7 @@ async fn workbook<R: AsRef<[Cell]> + Send + 'static>(
     name: &'static str,
     columns: &'static [&'static str],
     rows: Vec<R>,
-) -> Result<Vec<u8>, Problem> {
+) -> Result<Vec<u8>> {
     let made = blocking::run(turn, move || sheet(name, columns, rows)).await?;
     made.map_err(|error| internal(&error))
 }

@@ -1,11 +1,6 @@
 //! What a twin is, and which names one may have.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-use crate::number::Place;
-use crate::problem::Problem;
-use crate::text::{Name, Title, words};
+use crate::values::*;
 
 /// Names that are the server's own addresses.
 const RESERVED: &str = "api assets mqtt health metrics connections static icons fonts docs login logout app map office well-known";
@@ -48,7 +43,7 @@ pub(crate) struct NewTwin {
 }
 
 /// Why the name cannot be a twin's.
-pub(crate) fn check_name(id: &Name) -> Result<(), Problem> {
+pub(crate) fn check_name(id: &Name) -> Result<()> {
     let lower = id.to_ascii_lowercase();
     if lower.contains(['.', '@']) || RESERVED.split(' ').any(|name| name == lower) {
         let detail =

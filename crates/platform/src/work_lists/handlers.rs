@@ -30,7 +30,7 @@ pub(crate) async fn list(Lookup(app, member, query, conditions): Lookup<ListQuer
     conditions.json(&Page::of_rows(rows.await?, limit, |_: &WorkList, seq| seq.to_string()))
 }
 
-fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList, Problem> {
+fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList> {
     let nothing = || Problem::missing("work list");
     let id: Uuid = id.parse().map_err(|_| nothing())?;
     let list = work_lists::get(db.within(&member.twin), id)?.ok_or_else(nothing)?;
@@ -98,7 +98,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<NewWorkList>) -> A
     json(StatusCode::CREATED, &list)
 }
 
-fn check_assignee(app: &App, twin: &Name, assignee: Option<&Name>) -> Result<(), Problem> {
+fn check_assignee(app: &App, twin: &Name, assignee: Option<&Name>) -> Result<()> {
     let Some(assignee) = assignee else { return Ok(()) };
     let account = app.account_cache.account(assignee);
     if account.is_some_and(|account| app.account_cache.role(&account, twin).is_some()) {
@@ -155,7 +155,7 @@ fn apply(
     member: &Member,
     list: Uuid,
     mut change: WorkListChange,
-) -> Result<(WorkListResults, Vec<Reading>), Problem> {
+) -> Result<(WorkListResults, Vec<Reading>)> {
     let db = db.within(&member.twin);
     let mut readings = std::mem::take(&mut change.readings);
     for reading in &mut readings {

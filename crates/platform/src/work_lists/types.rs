@@ -1,15 +1,8 @@
 //! What a work list is.
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-use uuid::Uuid;
-
-use crate::extract::{Each, at_most, given};
 use crate::meters::Meter;
-use crate::paging::page_query;
 use crate::readings::types::{MAX_READINGS, NewReading, Reading};
-use crate::text::{Name, Note, Title, words};
-use crate::time::Time;
+use crate::values::*;
 
 /// Meters of a list.
 pub(crate) const MAX_TASKS: usize = 5000;
