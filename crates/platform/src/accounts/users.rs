@@ -82,11 +82,7 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewUser>) -> An
 /// The twin's only admin cannot get another role (409), unless an admin of the server gives it.
 #[utoipa::path(patch, path = "/{twin}/user/{name}", tag = "users", request_body = UserChange,
     responses((status = 200, body = TwinUser)))]
-pub(crate) async fn change(
-    Call(app, member): Call,
-    Id(name): Id,
-    Body(change): Body<UserChange>,
-) -> Answer {
+pub(crate) async fn change(Edit(app, member, name, _, change): Edit<UserChange>) -> Answer {
     member.may(Deed::Administer)?;
     let account = app.account_cache.account(&name).ok_or_else(|| Problem::missing("user"))?;
     if account.role_in(&member.twin).is_none() {

@@ -46,11 +46,7 @@ pub(crate) struct Acknowledgement {
 #[utoipa::path(post, path = "/{twin}/alert/{id}/acknowledge", tag = "alerts",
     params(("id" = Uuid, Path)), request_body = Acknowledgement,
     responses((status = 200, body = Alert)))]
-pub(crate) async fn acknowledge(
-    Call(app, member): Call,
-    Id(id): Id,
-    Body(said): Body<Acknowledgement>,
-) -> Answer {
+pub(crate) async fn acknowledge(Edit(app, member, id, _, said): Edit<Acknowledgement>) -> Answer {
     member.may(Deed::Manage)?;
     let name = member.name().clone();
     let acknowledged = member.write(&app, move |db| {

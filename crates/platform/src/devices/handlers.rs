@@ -58,11 +58,7 @@ pub(crate) async fn show(Single(app, member, device, conditions): Single) -> Ans
 /// in a twin, and a twin 50,000; registering further ones is refused (409).
 #[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices", request_body = NewDevice,
     responses((status = 200, body = Device)))]
-pub(crate) async fn put(
-    Call(app, member): Call,
-    Id(device): Id,
-    Body(new): Body<NewDevice>,
-) -> Answer {
+pub(crate) async fn put(Edit(app, member, device, _, new): Edit<NewDevice>) -> Answer {
     member.may(Deed::BeDevice)?;
     let asked = app.clone();
     let instance = app.store.write(move |db| {
@@ -356,8 +352,8 @@ mod tests {
         let member = Member { caller, twin: "north".parse().unwrap(), role: Role::Reader };
         let register = async |name: &str| {
             let new = serde_json::from_value(serde_json::json!({"kind": "van"})).unwrap();
-            let name = Id(name.parse().unwrap());
-            put(Call(app.clone(), member.clone()), name, Body(new)).await
+            let name = name.parse().unwrap();
+            put(Edit(app.clone(), member.clone(), name, Conditions::default(), new)).await
         };
         register("first").await.unwrap();
         admin.remove_user("ann").unwrap();

@@ -163,11 +163,7 @@ pub(crate) struct KeyChange {
 /// null, the server forgets how the meter's messages were protected and what their counters were.
 #[utoipa::path(put, path = "/{twin}/meter/{id}/key", tag = "meters", request_body = KeyChange,
     responses((status = 204)))]
-pub(crate) async fn set_key(
-    Call(app, member): Call,
-    Id(id): Id,
-    Body(change): Body<KeyChange>,
-) -> Answer {
+pub(crate) async fn set_key(Edit(app, member, id, _, change): Edit<KeyChange>) -> Answer {
     member.may(Deed::Administer)?;
     let bytes = change.key.as_deref().map(key_bytes).transpose()?;
     let is_known = member.write(&app, move |db| {
@@ -202,11 +198,7 @@ pub(crate) async fn exchanges(Single(app, member, id, conditions): Single) -> An
 #[utoipa::path(post, path = "/{twin}/meter/{id}/exchange", tag = "meters",
     request_body = NewExchange,
     responses((status = 200, body = Exchange), (status = 201, body = Exchange)))]
-pub(crate) async fn enter_exchange(
-    Call(app, member): Call,
-    Id(id): Id,
-    Body(new): Body<NewExchange>,
-) -> Answer {
+pub(crate) async fn enter_exchange(Edit(app, member, id, _, new): Edit<NewExchange>) -> Answer {
     member.may(Deed::Manage)?;
     let detail = serde_json::json!({ "twin": member.twin, "exchange": new });
     let entry = member.caller.change("meter.exchange", &id, detail);

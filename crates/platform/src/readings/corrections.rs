@@ -193,11 +193,7 @@ pub(crate) struct Resolution {
 #[utoipa::path(post, path = "/{twin}/reading/{id}/resolve", tag = "readings",
     params(("id" = Uuid, Path)), request_body = Resolution,
     responses((status = 200, body = Reading)))]
-pub(crate) async fn resolve(
-    Call(app, member): Call,
-    Id(id): Id,
-    Body(resolution): Body<Resolution>,
-) -> Answer {
+pub(crate) async fn resolve(Edit(app, member, id, _, resolution): Edit<Resolution>) -> Answer {
     member.may(Deed::Manage)?;
     let id = as_uuid(&id)?;
     let by = member.name().clone();
