@@ -195,9 +195,6 @@ fn check_addresses(cluster: &Cluster) -> Result<(), Usage> {
 }
 
 /// Checks the section, and that nothing is configured whose state would stay on one machine.
-///
-/// # Errors
-/// The key, and what to do.
 pub(crate) fn check(config: &Config) -> Result<(), Usage> {
     let cluster = &config.cluster;
     if !cluster.is_on() {

@@ -238,9 +238,6 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Checks all sinks.
-///
-/// # Errors
-/// A value is invalid; the error has its key.
 pub(crate) fn check(config: &Config) -> Result<(), Usage> {
     let sinks = &config.sinks;
     if sinks.len() > MAX_SINKS {

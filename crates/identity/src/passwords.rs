@@ -66,9 +66,6 @@ impl Client {
 }
 
 /// Hashes a password with argon2. Takes tens of milliseconds on purpose.
-///
-/// # Errors
-/// The system has no randomness to give.
 pub(crate) fn hash_password(password: &[u8]) -> Result<PasswordHash, PasswordError> {
     auth::hash_password(password).map(|hash| PasswordHash(hash.into()))
 }

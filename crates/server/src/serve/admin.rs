@@ -58,9 +58,6 @@ impl ChangeLog {
     }
 
     /// Logs a change, and makes it.
-    ///
-    /// # Errors
-    /// Those of `change`, and of the log.
     #[cfg(feature = "platform")]
     pub(super) fn logged<T>(
         &self,
@@ -140,9 +137,6 @@ struct Administration {
 }
 
 /// Opens the log of changes; at a node of a cluster, with what is shared.
-///
-/// # Errors
-/// `admin.db` in the data folder cannot be used.
 pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Box<dyn Part>> {
     let data = opening.data;
     let shared = opening.shared.as_mut().map(|shared| shared.take_rows(Database::Administration));

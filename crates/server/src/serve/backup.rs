@@ -20,9 +20,6 @@ const CONFIGURATION: &str = "configuration";
 const SKIPPED: [&str; 5] = ["-wal", "-shm", "-journal", ".lock", ".sock"];
 
 /// Copies everything into an empty folder, and returns what it left out, in words.
-///
-/// # Errors
-/// Something cannot be read or written; the error names it.
 pub(super) fn copy(
     config: &Config,
     data: &Path,

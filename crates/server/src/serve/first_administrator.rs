@@ -29,9 +29,6 @@ const GROUP: usize = 5;
 const PASSWORD: &str = "password: ";
 
 /// Creates it, if nobody could log in at a listener that other machines reach. Returns the file with its password.
-///
-/// # Errors
-/// The user or the file cannot be stored.
 pub(super) fn create(
     config: &Config,
     data: &Path,

@@ -72,9 +72,6 @@ pub(super) fn standby_metrics(cluster: &ClusterStatus) -> impl IntoResponse + us
 }
 
 /// Binds the `http` addresses and answers there.
-///
-/// # Errors
-/// An address cannot be bound; the error names it.
 pub(super) fn start(core: &Core, bodies: &BodyBudget) -> anyhow::Result<Plain> {
     let config = &core.config;
     let addresses = &config.listeners.http;

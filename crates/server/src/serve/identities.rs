@@ -33,9 +33,6 @@ pub(super) struct Running {
 impl Running {
     /// Opens the store, if there is one; the first command creates it. At a node of a cluster, it begins with what is
     /// shared.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(super) fn open(data: &Path, shared: Option<Shared>) -> anyhow::Result<Running> {
         let table = Arc::<IdentityTable>::default();
         let broker = Arc::<OnceLock<Weak<Broker>>>::default();
@@ -66,9 +63,6 @@ impl Running {
     }
 
     /// Adds the store's clients to those that may log in; also with SCRAM, if that is offered.
-    ///
-    /// # Errors
-    /// A key in the data folder cannot be stored.
     pub(super) fn add_to(
         &self,
         access_control: &mut AccessControl,

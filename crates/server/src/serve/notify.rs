@@ -26,9 +26,6 @@ pub(super) struct Watchdog {
 
 impl Watchdog {
     /// Starts it if the service manager has one for this process (`sd_watchdog_enabled(3)`).
-    ///
-    /// # Errors
-    /// The system has no thread left.
     pub(super) fn start() -> io::Result<Watchdog> {
         let number = |key| std::env::var(key).ok().and_then(|text| text.parse::<u64>().ok());
         let is_meant =

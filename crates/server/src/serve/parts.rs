@@ -9,9 +9,6 @@ use fulmar_part::{Opening, Part};
 use fulmar_udp::{coap, mqttsn};
 
 /// Opens all parts that the configuration has.
-///
-/// # Errors
-/// A file or the configuration of a part is wrong.
 pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part>>> {
     let mut parts: Vec<Option<Box<dyn Part>>> = Vec::new();
     #[cfg(feature = "admin")]

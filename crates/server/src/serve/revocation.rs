@@ -60,9 +60,6 @@ fn state_of(file: &PathBuf) -> Option<FileState> {
 
 impl Revocation {
     /// Applies the lists, with which `tls` was set up, to the broker, and starts the thread.
-    ///
-    /// # Errors
-    /// A list cannot be read any more, or there is no thread.
     pub(super) fn start(
         settings: &Tls,
         tls: &ServerTls,

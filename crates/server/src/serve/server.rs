@@ -81,9 +81,6 @@ impl Server {
     }
 
     /// Starts the server of a node that has taken over.
-    ///
-    /// # Errors
-    /// As [`Server::start`].
     #[cfg(feature = "cluster")]
     pub(super) fn start_in_cluster(
         config: Config,
@@ -154,9 +151,6 @@ impl Server {
     }
 
     /// The same, with at most this much time for the clients.
-    ///
-    /// # Errors
-    /// See [`Server::stop`].
     pub(super) fn stop_within(mut self, limit: Duration) -> anyhow::Result<()> {
         let drain = Duration::from_secs(u64::from(self.started.server.drain_timeout_s));
         self.running.take().map_or(Ok(()), |running| running.end(drain.min(limit)))

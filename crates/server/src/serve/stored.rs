@@ -58,9 +58,6 @@ pub(super) struct Stored {
 
 impl Stored {
     /// Opens the data folder's, or continues with what a node of a cluster has taken over.
-    ///
-    /// # Errors
-    /// The database cannot be used.
     pub(super) fn open(
         config: &Config,
         data: &Path,

@@ -13,9 +13,6 @@ use fulmar_part::thread::Thread;
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Starts it; it ends when what is returned is dropped.
-///
-/// # Errors
-/// There can be no thread.
 pub(super) fn start(
     shared: &membership::Shared,
     status: &Arc<ClusterStatus>,

@@ -42,9 +42,6 @@ pub(super) fn replicas(cluster: &Cluster) -> usize {
 }
 
 /// Connects to the servers, and checks them.
-///
-/// # Errors
-/// No server can be used, or a file cannot.
 pub(super) fn connect(cluster: &Cluster, what: &str) -> Result<Connection, anyhow::Error> {
     let credentials = set(&cluster.credentials_file);
     if let Some(file) = credentials {
@@ -144,9 +141,6 @@ pub(super) fn is_member(data: &Path) -> bool {
 }
 
 /// Notes in the data folder that it belongs to the cluster.
-///
-/// # Errors
-/// The file cannot be written.
 pub(super) fn join(data: &Path, cluster: &str) -> anyhow::Result<()> {
     let text = serde_json::to_string(&Membership { cluster: cluster.to_owned() })?;
     fulmar_certs::files::write(&data.join(FILE), text.as_bytes(), true)?;
@@ -154,9 +148,6 @@ pub(super) fn join(data: &Path, cluster: &str) -> anyhow::Result<()> {
 }
 
 /// Notes that it belongs to none any more.
-///
-/// # Errors
-/// The file cannot be removed.
 pub(super) fn forget(data: &Path) -> anyhow::Result<()> {
     let file = data.join(FILE);
     std::fs::remove_file(&file).with_context(|| file.display().to_string())
@@ -197,9 +188,6 @@ pub(super) struct StoredNode {
 }
 
 /// The records of all nodes, by name.
-///
-/// # Errors
-/// JetStream's.
 pub(super) fn nodes(control: &Control) -> Result<Vec<StoredNode>, Error> {
     let (prefix, mut found) = (key(""), Vec::new());
     for key in control.keys(&prefix)? {

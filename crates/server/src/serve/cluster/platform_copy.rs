@@ -19,18 +19,12 @@ pub(super) struct PlatformCopy(Option<Copy>);
 
 impl PlatformCopy {
     /// Opens the one in the data folder, or creates it.
-    ///
-    /// # Errors
-    /// The database cannot be used.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<PlatformCopy> {
         let wanted = is_in_the_folder(config)?;
         Ok(PlatformCopy(wanted.then(|| fulmar_platform::copy(data)).transpose()?))
     }
 
     /// Brings it to where `follower` is.
-    ///
-    /// # Errors
-    /// A database cannot be read or written.
     pub(super) fn follow(&mut self, follower: &mut Follower) -> anyhow::Result<()> {
         let Some(copy) = &mut self.0 else { return Ok(()) };
         let after = copy.position()?;
@@ -60,9 +54,6 @@ fn is_in_the_folder(config: &Config) -> anyhow::Result<bool> {
 }
 
 /// Whether somebody may be able to log in at the platform. With PostgreSQL that is not known here.
-///
-/// # Errors
-/// The database cannot be read.
 pub(super) fn may_have_users(config: &Config, follower: &mut Follower) -> anyhow::Result<bool> {
     if !config.has_platform() {
         return Ok(false);
@@ -104,9 +95,6 @@ pub(super) fn bring(config: &Config, data: &Path, follower: &mut Follower) -> an
 }
 
 /// Notes that the data folder's platform is what the cluster begins with.
-///
-/// # Errors
-/// The database cannot be written.
 pub(super) fn begin(config: &Config, data: &Path, number: u64) -> anyhow::Result<()> {
     if is_in_the_folder(config)? && data.join(DATABASE_FILE).exists() {
         fulmar_platform::copy(data)?.change()?.commit(number)?;
@@ -115,9 +103,6 @@ pub(super) fn begin(config: &Config, data: &Path, number: u64) -> anyhow::Result
 }
 
 /// Notes that what the copy has does not belong to the rows any more, which another node has stored.
-///
-/// # Errors
-/// The database cannot be written.
 pub(super) fn start_over(data: &Path) -> anyhow::Result<()> {
     if data.join(DATABASE_FILE).exists() {
         fulmar_platform::copy(data)?.start_over()?;
@@ -126,9 +111,6 @@ pub(super) fn start_over(data: &Path) -> anyhow::Result<()> {
 }
 
 /// Makes the platform that of a broker alone.
-///
-/// # Errors
-/// A file cannot be written.
 pub(super) fn take_back(
     config: &Config,
     data: &Path,

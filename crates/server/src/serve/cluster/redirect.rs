@@ -61,9 +61,6 @@ pub(super) struct Redirecting {
 impl Redirecting {
     /// Binds the listeners, and notes in the configuration which ports the system has chosen, so that the server gets
     /// the same.
-    ///
-    /// # Errors
-    /// An address cannot be bound, or a certificate cannot be used.
     pub(super) fn start(
         config: &mut Config,
         data: &Path,

@@ -86,9 +86,6 @@ fn newest(snapshots: &Snapshots) -> anyhow::Result<u64> {
 }
 
 /// Removes the copy, if there is one.
-///
-/// # Errors
-/// A file cannot be removed.
 pub(super) fn remove(data: &Path) -> anyhow::Result<()> {
     for suffix in ["", "-wal", "-shm"] {
         let mut file = data.join(DATABASE).into_os_string();
@@ -238,9 +235,6 @@ pub(super) fn is_given_up(error: &anyhow::Error) -> bool {
 }
 
 /// Claims the log for this node: appends a claim behind the last record it has, or, if others come first, behind those.
-///
-/// # Errors
-/// NATS does not answer, or the log cannot be used.
 pub(super) fn claim(
     follower: &mut Follower,
     log: &LogStream,
@@ -286,9 +280,6 @@ pub(super) fn claim(
 
 /// Stores a snapshot of what the follower has, and removes what nobody needs any more: the log behind older snapshots,
 /// and what uploads have left. Returns its last record.
-///
-/// # Errors
-/// The disk's, or NATS'; or [`Error::GivenUp`].
 pub(super) fn snapshot(
     follower: &mut Follower,
     data: &Path,
@@ -359,9 +350,6 @@ fn sweep(snapshots: &Snapshots, give_up: &GiveUp) {
 }
 
 /// Whether it is time for a snapshot.
-///
-/// # Errors
-/// NATS'.
 pub(super) fn needs_snapshot(log: &LogStream, snapshots: &Snapshots) -> Result<bool, Error> {
     let (state, limit) = (log.state()?, snapshot_after_bytes());
     if state.bytes <= limit {

@@ -13,9 +13,6 @@ use fulmar_config::Config;
 use fulmar_part::shared_rows::{Database, outbox_prefix, without_prefix};
 
 /// Makes what the files in a data folder have the cluster's.
-///
-/// # Errors
-/// A file cannot be read.
 pub(super) fn bring(config: &Config, data: &Path, follower: &mut Follower) -> anyhow::Result<()> {
     let identities = data.join(IDENTITIES);
     if identities.exists() {
@@ -41,9 +38,6 @@ pub(super) fn bring(config: &Config, data: &Path, follower: &mut Follower) -> an
 }
 
 /// Writes what the cluster has into the files of a data folder.
-///
-/// # Errors
-/// A file cannot be written.
 pub(super) fn take_back(
     config: &Config,
     data: &Path,

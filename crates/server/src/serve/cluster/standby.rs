@@ -87,9 +87,6 @@ pub(super) struct StandBy {
 
 impl StandBy {
     /// Binds the `http` addresses, and those of MQTT clients if they are to be redirected.
-    ///
-    /// # Errors
-    /// An address cannot be bound.
     pub(super) fn start(
         config: &mut Config,
         status: &Arc<ClusterStatus>,
@@ -128,9 +125,6 @@ impl StandBy {
     }
 
     /// Follows the log until this node takes over, or the process is to stop.
-    ///
-    /// # Errors
-    /// The log or the database cannot be used.
     pub(super) fn wait(
         &self,
         node: &mut Node,
