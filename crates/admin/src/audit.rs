@@ -99,7 +99,7 @@ pub(crate) struct Entries {
 /// The log of changes
 #[utoipa::path(get, path = "/audit", params(PageQuery, EntryFilter), responses((status = 200, body = Entries)))]
 pub(crate) async fn list(
-    Call(app, _): Call<Administrator>,
+    Administrator(app, _): Administrator,
     Paged { page, wanted }: Paged<EntryFilter>,
 ) -> Result<Json<Entries>> {
     let most = page.limit()?;

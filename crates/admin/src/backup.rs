@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::archive;
 use crate::audit::Change;
-use crate::caller::{Administrator, Call, Role};
+use crate::caller::{Administrator, Role};
 use crate::problem::{Problem, Result};
 
 /// Beginning of the name of the folder for copies.
@@ -94,9 +94,7 @@ fn until(
 /// A tar archive: consistent copies of the databases, the configuration, certificates and keys. `fulmar ctl restore`
 /// restores it into an empty folder. It has secrets: keep it as the data folder itself.
 #[utoipa::path(get, path = "/backup", responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 507, description = "The disk has no room for the copies")))]
-pub(crate) async fn backup(
-    Call(app, Administrator(caller)): Call<Administrator>,
-) -> Result<Response> {
+pub(crate) async fn backup(Administrator(app, caller): Administrator) -> Result<Response> {
     let permit = std::sync::Arc::clone(&app.backups).try_acquire_owned();
     let permit =
         permit.map_err(|_| Problem::too_often("another backup is being made: wait", 10))?;

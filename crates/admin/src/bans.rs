@@ -97,7 +97,7 @@ fn checked(field: &str, text: &str) -> Result<String> {
 
 /// Bans that have not ended
 #[utoipa::path(get, path = "/bans", responses((status = 200, body = Bans)))]
-pub(crate) async fn list(Call(app, _): Call<Viewer>) -> Result<Json<Bans>> {
+pub(crate) async fn list(Viewer(app, _): Viewer) -> Result<Json<Bans>> {
     let now = app.now_ms();
     let bans = app.stored(move |store| store.bans(now)).await?;
     Ok(Json(Bans { bans }))
@@ -109,7 +109,7 @@ pub(crate) async fn list(Call(app, _): Call<Viewer>) -> Result<Json<Bans>> {
 /// survives restarts, and replaces an earlier one of the same client, user or network.
 #[utoipa::path(post, path = "/bans", request_body = NewBan, responses((status = 201, body = BanRow)))]
 pub(crate) async fn add(
-    Call(app, Operator(caller)): Call<Operator>,
+    Operator(app, caller): Operator,
     Json(new): Json<NewBan>,
 ) -> Result<(StatusCode, Json<BanRow>)> {
     let (kind, mut value) = new.whom()?;
@@ -156,10 +156,7 @@ pub(crate) async fn add(
 
 /// Lift a ban
 #[utoipa::path(delete, path = "/bans/{id}", params(("id" = i64, Path, description = "Number of the ban")), responses((status = 204, description = "It is lifted")))]
-pub(crate) async fn lift(
-    Call(app, Operator(caller)): Call<Operator>,
-    Name(id): Name,
-) -> Result<StatusCode> {
+pub(crate) async fn lift(Operator(app, caller): Operator, Name(id): Name) -> Result<StatusCode> {
     let unknown = || {
         Problem::not_found(format!(
             "there is no ban {id}; GET /bans, or fulmar ctl clients bans, lists them"

@@ -194,12 +194,11 @@ impl PresentedCredentials {
     }
 }
 
-/// Callers of one role, or one above it.
+/// Calls of the API by somebody with one role, or one above it.
 macro_rules! at_least {
     ($($name:ident)+) => {$(
-        #[doc = concat!("A caller with the role of this name, or one above it.")]
-        #[derive(Clone, Debug)]
-        pub(crate) struct $name(pub(crate) Caller);
+        #[doc = "A call of the API by somebody with the role of this name, or one above it."]
+        pub(crate) struct $name(pub(crate) App, pub(crate) Caller);
 
         impl FromRequestParts<App> for $name {
             type Rejection = Problem;
@@ -207,7 +206,7 @@ macro_rules! at_least {
             async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<$name> {
                 let caller = Caller::from_request_parts(parts, app).await?;
                 if caller.role >= Role::$name {
-                    return Ok($name(caller));
+                    return Ok($name(app.clone(), caller));
                 }
                 let (role, needed) = (caller.role.name(), Role::$name.name());
                 Err(Problem::forbidden(format!(
@@ -218,10 +217,10 @@ macro_rules! at_least {
     )+};
 }
 
-at_least!(Operator Administrator);
+at_least!(Viewer Operator Administrator);
 
 /// Somebody who may see the overview: any caller, and where that is open everybody on this machine.
-pub(crate) struct Onlooker;
+pub(crate) struct Onlooker(pub(crate) App);
 
 impl FromRequestParts<App> for Onlooker {
     type Rejection = Problem;
@@ -230,25 +229,11 @@ impl FromRequestParts<App> for Onlooker {
         let is_anonymous = !parts.headers.contains_key(header::AUTHORIZATION)
             && web_sessions::cookie(parts).is_none();
         if is_anonymous && app.open_overview && address(parts).is_loopback() {
-            return Ok(Onlooker);
+            return Ok(Onlooker(app.clone()));
         }
-        Caller::from_request_parts(parts, app).await.map(|_| Onlooker)
+        Caller::from_request_parts(parts, app).await.map(|_| Onlooker(app.clone()))
     }
 }
-
-/// A call of the API by somebody who may make it.
-pub(crate) struct Call<R>(pub(crate) App, pub(crate) R);
-
-impl<R: FromRequestParts<App, Rejection = Problem>> FromRequestParts<App> for Call<R> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Call<R>> {
-        Ok(Call(app.clone(), R::from_request_parts(parts, app).await?))
-    }
-}
-
-/// Any caller: each has at least the role of a viewer.
-pub(crate) type Viewer = Caller;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

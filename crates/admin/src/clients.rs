@@ -121,7 +121,7 @@ fulmar_text::mirrors! {
 /// Connected clients
 #[utoipa::path(get, path = "/clients", params(PageQuery, ClientQuery), responses((status = 200, body = Clients)))]
 pub(crate) async fn list(
-    Call(app, _): Call<Viewer>,
+    Viewer(app, _): Viewer,
     Paged { page, wanted }: Paged<ClientQuery>,
 ) -> Result<Json<Clients>> {
     let slice =
@@ -140,7 +140,7 @@ fn not_connected(client: &str) -> Problem {
 
 /// One connected client
 #[utoipa::path(get, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Client)))]
-pub(crate) async fn show(Call(app, _): Call<Viewer>, Name(client): Name) -> Result<Json<Client>> {
+pub(crate) async fn show(Viewer(app, _): Viewer, Name(client): Name) -> Result<Json<Client>> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;
     Ok(Json(Client::from(found)))
 }
@@ -151,7 +151,7 @@ pub(crate) async fn show(Call(app, _): Call<Viewer>, Name(client): Name) -> Resu
 /// published as after any connection that the broker closes, and its session stays.
 #[utoipa::path(delete, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It gets disconnected")))]
 pub(crate) async fn disconnect(
-    Call(app, Operator(caller)): Call<Operator>,
+    Operator(app, caller): Operator,
     Name(client): Name,
 ) -> Result<StatusCode> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;

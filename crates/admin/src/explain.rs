@@ -81,7 +81,7 @@ pub(crate) struct Decision {
 /// Why a client may or may not do something
 #[utoipa::path(get, path = "/explain", params(Question), responses((status = 200, body = Decision)))]
 pub(crate) async fn explain(
-    Call(app, _): Call<Viewer>,
+    Viewer(app, _): Viewer,
     Query(question): Query<Question>,
 ) -> Result<Json<Decision>> {
     let Question { client, user, address, action, topic } = question;

@@ -92,7 +92,7 @@ fn unknown(name: &str) -> Problem {
 /// Groups of users
 #[utoipa::path(get, path = "/groups", params(PageQuery), responses((status = 200, body = Groups)))]
 pub(crate) async fn list(
-    Call(app, _): Call<Administrator>,
+    Administrator(app, _): Administrator,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<Json<Groups>> {
     let part = |state: &Identities, after: After<'_>| {
@@ -106,7 +106,7 @@ pub(crate) async fn list(
 /// One group with its users
 #[utoipa::path(get, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 200, body = Group)))]
 pub(crate) async fn show(
-    Call(app, _): Call<Administrator>,
+    Administrator(app, _): Administrator,
     Name(name): Name,
 ) -> Result<Json<Group>> {
     let found = app.identities.read(|state| {
@@ -120,7 +120,7 @@ pub(crate) async fn show(
 /// Add a group
 #[utoipa::path(post, path = "/groups", request_body = NewGroup, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Json(new): Json<NewGroup>,
 ) -> Result<StatusCode> {
     let NewGroup { name, description, roles } = new;
@@ -140,8 +140,9 @@ pub(crate) async fn add(
 /// At once also for connected clients.
 #[utoipa::path(patch, path = "/groups/{name}", request_body = GroupChange, params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is changed")))]
 pub(crate) async fn change(
-    Call(app, Administrator(caller)): Call<Administrator>,
-    Target { name, body: new }: Target<GroupChange>,
+    Administrator(app, caller): Administrator,
+    Name(name): Name,
+    Json(new): Json<GroupChange>,
 ) -> Result<StatusCode> {
     let before = app.identities.read(|state| {
         let stored = state.groups().get(&*name)?;
@@ -164,7 +165,7 @@ pub(crate) async fn change(
 /// Remove a group
 #[utoipa::path(delete, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Name(name): Name,
 ) -> Result<StatusCode> {
     let command = Command::DeleteGroup(name.as_str().into());

@@ -3,9 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use axum::extract::{FromRequest, FromRequestParts as _, Request};
 use fulmar_identity::{ApplyError, Command, Identities, Ranked, Refused, State};
-use serde::de::DeserializeOwned;
 
 use crate::page::{self, Slice};
 use crate::prelude::*;
@@ -99,21 +97,4 @@ pub(crate) fn ranked(names: &[String], before: &[Ranked]) -> Vec<Ranked> {
 
 pub(crate) fn names(list: &[Ranked]) -> Vec<String> {
     list.iter().map(|own| own.name.to_string()).collect()
-}
-
-/// The name in a path, and the body.
-pub(crate) struct Target<T> {
-    pub(crate) name: String,
-    pub(crate) body: T,
-}
-
-impl<T: DeserializeOwned> FromRequest<App> for Target<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, app: &App) -> Result<Target<T>> {
-        let (mut parts, body) = request.into_parts();
-        let Name(name) = Name::from_request_parts(&mut parts, app).await?;
-        let Json(body) = Json::from_request(Request::from_parts(parts, body), app).await?;
-        Ok(Target { name, body })
-    }
 }

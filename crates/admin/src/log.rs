@@ -37,14 +37,14 @@ fn shown(app: &App) -> Result<Json<Log>> {
 
 /// What is logged
 #[utoipa::path(get, path = "/log", responses((status = 200, body = Log)))]
-pub(crate) async fn show(Call(app, _): Call<Viewer>) -> Result<Json<Log>> {
+pub(crate) async fn show(Viewer(app, _): Viewer) -> Result<Json<Log>> {
     shown(&app)
 }
 
 /// Log something else for a time
 #[utoipa::path(put, path = "/log", request_body = NewLog, responses((status = 200, body = Log)))]
 pub(crate) async fn change(
-    Call(app, Operator(caller)): Call<Operator>,
+    Operator(app, caller): Operator,
     Json(new): Json<NewLog>,
 ) -> Result<Json<Log>> {
     if !(1..=MAX_FOR_S).contains(&new.for_s) {

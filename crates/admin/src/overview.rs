@@ -154,7 +154,7 @@ impl App {
 
 /// The caller's name and role
 #[utoipa::path(get, path = "/me", responses((status = 200, body = Me)))]
-pub(crate) async fn me(caller: Viewer) -> Json<Me> {
+pub(crate) async fn me(Viewer(_, caller): Viewer) -> Json<Me> {
     Json(Me { name: caller.name, role: caller.role })
 }
 
@@ -162,7 +162,7 @@ pub(crate) async fn me(caller: Viewer) -> Json<Me> {
 ///
 /// At most a second old, and the same for all who request it.
 #[utoipa::path(get, path = "/overview", responses((status = 200, body = Overview)))]
-pub(crate) async fn show(Call(app, _): Call<Onlooker>) -> Response {
+pub(crate) async fn show(Onlooker(app): Onlooker) -> Response {
     let body = app.overview().await;
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -171,6 +171,6 @@ pub(crate) async fn show(Call(app, _): Call<Onlooker>) -> Response {
 ///
 /// An entry every five seconds; none for the time before the broker started.
 #[utoipa::path(get, path = "/history", responses((status = 200, body = Columns)))]
-pub(crate) async fn show_history(Call(app, _): Call<Onlooker>) -> Json<Columns> {
+pub(crate) async fn show_history(Onlooker(app): Onlooker) -> Json<Columns> {
     Json(app.history.lock().columns())
 }

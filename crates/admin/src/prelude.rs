@@ -7,8 +7,8 @@ pub(crate) use utoipa::{IntoParams, ToSchema};
 
 pub(crate) use crate::app::App;
 pub(crate) use crate::audit::Change;
-pub(crate) use crate::caller::{Administrator, Call, Operator, Viewer};
+pub(crate) use crate::caller::{Administrator, Operator, Viewer};
 pub(crate) use crate::extract::{Json, Name, Query};
-pub(crate) use crate::identities::{After, Target};
+pub(crate) use crate::identities::After;
 pub(crate) use crate::page::{Everything, PageQuery, Paged, SLICE};
 pub(crate) use crate::problem::{Problem, Result};

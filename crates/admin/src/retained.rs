@@ -79,7 +79,7 @@ pub(crate) fn text_or_base64(payload: &[u8]) -> (Option<String>, Option<String>)
 /// Retained messages
 #[utoipa::path(get, path = "/retained", params(PageQuery, RetainedQuery), responses((status = 200, body = Page)))]
 pub(crate) async fn list(
-    Call(app, _): Call<Viewer>,
+    Viewer(app, _): Viewer,
     Paged { page, wanted }: Paged<RetainedQuery>,
 ) -> Result<Json<Page>> {
     let most = page.limit()?;
@@ -122,7 +122,7 @@ fn unknown(topic: &str) -> Problem {
 /// A retained message with its payload
 #[utoipa::path(get, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 200, body = Retained)))]
 pub(crate) async fn show(
-    Call(app, _): Call<Operator>,
+    Operator(app, _): Operator,
     Name(topic): Name,
 ) -> Result<([(HeaderName, &'static str); 1], Json<Retained>)> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
@@ -137,7 +137,7 @@ pub(crate) async fn show(
 /// Subscribers of the topic get an empty message, as when a client deletes it.
 #[utoipa::path(delete, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 204, description = "It is deleted")))]
 pub(crate) async fn delete(
-    Call(app, Operator(caller)): Call<Operator>,
+    Operator(app, caller): Operator,
     Name(topic): Name,
 ) -> Result<StatusCode> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;

@@ -152,7 +152,7 @@ fn find(app: &App, name: &str) -> Result<Role> {
 /// Roles: access rules for topics
 #[utoipa::path(get, path = "/roles", params(PageQuery), responses((status = 200, body = Roles)))]
 pub(crate) async fn list(
-    Call(app, _): Call<Administrator>,
+    Administrator(app, _): Administrator,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<Json<Roles>> {
     let part = |state: &Identities, after: After<'_>| {
@@ -166,7 +166,7 @@ pub(crate) async fn list(
 /// One role with its rules
 #[utoipa::path(get, path = "/roles/{name}", params(("name" = String, Path, description = "Role")), responses((status = 200, body = Role)))]
 pub(crate) async fn show(
-    Call(app, _): Call<Administrator>,
+    Administrator(app, _): Administrator,
     Name(name): Name,
 ) -> Result<Json<Role>> {
     find(&app, &name).map(Json)
@@ -175,7 +175,7 @@ pub(crate) async fn show(
 /// Add a role
 #[utoipa::path(post, path = "/roles", request_body = NewRole, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Json(new): Json<NewRole>,
 ) -> Result<StatusCode> {
     let NewRole { name, description, rules } = new;
@@ -195,7 +195,7 @@ pub(crate) async fn add(
 /// Users and groups lose it, at once also if they are connected.
 #[utoipa::path(delete, path = "/roles/{name}", params(("name" = String, Path, description = "Role")), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Name(name): Name,
 ) -> Result<StatusCode> {
     let detail = json!({ "before": { "rules": find(&app, &name)?.rules } });
@@ -209,8 +209,9 @@ pub(crate) async fn remove(
 /// At once also for connected clients.
 #[utoipa::path(post, path = "/roles/{name}/rules", request_body = Rule, params(("name" = String, Path, description = "Role")), responses((status = 201, description = "It is added")))]
 pub(crate) async fn add_rule(
-    Call(app, Administrator(caller)): Call<Administrator>,
-    Target { name, body: rule }: Target<Rule>,
+    Administrator(app, caller): Administrator,
+    Name(name): Name,
+    Json(rule): Json<Rule>,
 ) -> Result<StatusCode> {
     let detail = json!({ "after": rule });
     let command = Command::AddRoleAcl(name.as_str().into(), rule.into());
@@ -224,7 +225,7 @@ pub(crate) async fn add_rule(
 /// At once also for connected clients.
 #[utoipa::path(delete, path = "/roles/{name}/rules", params(("name" = String, Path, description = "Role"), WhichRule), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove_rule(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Name(name): Name,
     Query(WhichRule { action, topic }): Query<WhichRule>,
 ) -> Result<StatusCode> {

@@ -118,7 +118,7 @@ struct Flow {
 /// Sessions, connected or not
 #[utoipa::path(get, path = "/sessions", params(PageQuery, SessionQuery), responses((status = 200, body = Sessions)))]
 pub(crate) async fn list(
-    Call(app, _): Call<Viewer>,
+    Viewer(app, _): Viewer,
     Paged { page, wanted }: Paged<SessionQuery>,
 ) -> Result<Json<Sessions>> {
     let cursor = |session: &SessionSummary| session.client.to_string();
@@ -137,7 +137,7 @@ fn unknown(client: &str) -> Problem {
 
 /// One session with its subscriptions and flows
 #[utoipa::path(get, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Details)))]
-pub(crate) async fn show(Call(app, _): Call<Viewer>, Name(client): Name) -> Result<Json<Details>> {
+pub(crate) async fn show(Viewer(app, _): Viewer, Name(client): Name) -> Result<Json<Details>> {
     let found = app.broker.session_details(&client, MAX_SUBSCRIPTIONS);
     let found = found.ok_or_else(|| unknown(&client))?;
     let filters = found.subscriptions.into_iter().map(|own| Subscription {
@@ -163,7 +163,7 @@ pub(crate) async fn show(Call(app, _): Call<Viewer>, Name(client): Name) -> Resu
 /// As if it had expired: its client is disconnected (0x98), its will is published, and its queue is lost.
 #[utoipa::path(delete, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It has ended")))]
 pub(crate) async fn delete(
-    Call(app, Operator(caller)): Call<Operator>,
+    Operator(app, caller): Operator,
     Name(client): Name,
 ) -> Result<StatusCode> {
     let found = app.broker.session_details(&client, 0).ok_or_else(|| unknown(&client))?.summary;

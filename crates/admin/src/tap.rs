@@ -108,7 +108,7 @@ struct Tap {
 /// allows it.
 #[utoipa::path(get, path = "/tap", params(TapQuery), responses((status = 200, body = Line, content_type = "application/x-ndjson")))]
 pub(crate) async fn tap(
-    Call(app, Operator(caller)): Call<Operator>,
+    Operator(app, caller): Operator,
     Query(wanted): Query<TapQuery>,
 ) -> Result<Response> {
     check_filter(&wanted.filter).map_err(|error| Problem::invalid("filter", error.to_string()))?;

@@ -99,7 +99,7 @@ impl Collected {
 /// Levels of retained topics
 #[utoipa::path(get, path = "/topics", params(PageQuery, TopicQuery), responses((status = 200, body = Levels)))]
 pub(crate) async fn list(
-    Call(app, _): Call<Viewer>,
+    Viewer(app, _): Viewer,
     Paged { page, wanted }: Paged<TopicQuery>,
 ) -> Result<Json<Levels>> {
     let most = page.limit()?;

@@ -60,7 +60,7 @@ pub(crate) struct Secret {
 
 /// API tokens
 #[utoipa::path(get, path = "/tokens", responses((status = 200, body = Tokens)))]
-pub(crate) async fn tokens(Call(app, _): Call<Administrator>) -> Json<Tokens> {
+pub(crate) async fn tokens(Administrator(app, _): Administrator) -> Json<Tokens> {
     let tokens = app.identities.read(|state| {
         let token = |token: &Arc<ApiToken>| Token {
             name: token.name.to_string(),
@@ -76,7 +76,7 @@ pub(crate) async fn tokens(Call(app, _): Call<Administrator>) -> Json<Tokens> {
 /// Make an API token
 #[utoipa::path(post, path = "/tokens", request_body = NewToken, responses((status = 201, body = Secret)))]
 pub(crate) async fn add_token(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, Json<Secret>)> {
     if !new.for_s.is_none_or(|seconds| (1..=MAX_FOR_S).contains(&seconds)) {
@@ -96,7 +96,7 @@ pub(crate) async fn add_token(
 /// Revoke an API token
 #[utoipa::path(delete, path = "/tokens/{name}", params(("name" = String, Path, description = "Name of the token")), responses((status = 204, description = "It is no longer accepted")))]
 pub(crate) async fn remove_token(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Name(name): Name,
 ) -> Result<StatusCode> {
     let command = Command::DeleteToken(name.as_str().into());
@@ -188,7 +188,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Ro
 /// Users in the store of identities
 #[utoipa::path(get, path = "/users", params(PageQuery), responses((status = 200, body = Users)))]
 pub(crate) async fn users(
-    Call(app, _): Call<Administrator>,
+    Administrator(app, _): Administrator,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<Json<Users>> {
     let part = |state: &State, after: After<'_>| {
@@ -209,7 +209,7 @@ fn unknown(name: &str) -> Problem {
 /// One user
 #[utoipa::path(get, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 200, body = User)))]
 pub(crate) async fn user(
-    Call(app, _): Call<Administrator>,
+    Administrator(app, _): Administrator,
     Name(name): Name,
 ) -> Result<Json<User>> {
     let found =
@@ -234,7 +234,7 @@ async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPass
 /// Add a user
 #[utoipa::path(post, path = "/users", request_body = NewUser, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add_user(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Json(new): Json<NewUser>,
 ) -> Result<StatusCode> {
     let detail = json!({
@@ -258,8 +258,9 @@ pub(crate) async fn add_user(
 /// Change a user
 #[utoipa::path(patch, path = "/users/{name}", request_body = UserChange, params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is changed")))]
 pub(crate) async fn change_user(
-    Call(app, Administrator(caller)): Call<Administrator>,
-    Target { name, body: new }: Target<UserChange>,
+    Administrator(app, caller): Administrator,
+    Name(name): Name,
+    Json(new): Json<UserChange>,
 ) -> Result<StatusCode> {
     let before = app.identities.read(|state| state.clients().get(&*name).map(Arc::clone));
     let before = before.ok_or_else(|| unknown(&name))?;
@@ -301,7 +302,7 @@ pub(crate) struct Removal {
 /// Remove a user
 #[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User"), Removal), responses((status = 204, description = "It is removed; the broker refuses the name, with any credentials, until it is created again or forgotten")))]
 pub(crate) async fn remove_user(
-    Call(app, Administrator(caller)): Call<Administrator>,
+    Administrator(app, caller): Administrator,
     Name(name): Name,
     Query(Removal { forget }): Query<Removal>,
 ) -> Result<StatusCode> {

@@ -75,7 +75,7 @@ pub(crate) async fn begin(State(app): State<App>, request: Request) -> Result<Re
 #[utoipa::path(delete, path = "/session", responses((status = 204, description = "The session has ended")))]
 pub(crate) async fn end(State(app): State<App>, request: Request) -> Result<Response> {
     let (mut parts, _) = request.into_parts();
-    Viewer::from_request_parts(&mut parts, &app).await?;
+    Caller::from_request_parts(&mut parts, &app).await?;
     let cookie = cookie(&parts).ok_or_else(|| Problem::not_found("there is no session"))?;
     app.web_sessions.end(&cookie);
     let cookie = set_cookie(&parts, "", Duration::ZERO)?;
