@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use bytes::Bytes;
 use fulmar_admin::{PREFIX, SOCKET_FILE, SocketPath};
 use fulmar_certs::{files, trust};
@@ -294,20 +294,9 @@ async fn connect_tls(
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let config = config.with_root_certificates(trust::roots(ca, loopback)?).with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).context("not a host name")?;
-    let mut last = anyhow!("it has no address");
-    for address in addresses {
-        let stream = match TcpStream::connect(address).await {
-            Ok(stream) => stream,
-            Err(error) => {
-                last = error.into();
-                continue;
-            }
-        };
-        let connector = TlsConnector::from(Arc::new(config));
-        return connector
-            .connect(name, stream)
-            .await
-            .context("TLS: if the certificate is not trusted, name the server's CA with --ca");
-    }
-    bail!(last)
+    let stream = TcpStream::connect(&*addresses).await?;
+    let connecting = TlsConnector::from(Arc::new(config)).connect(name, stream);
+    connecting
+        .await
+        .context("TLS: if the certificate is not trusted, name the server's CA with --ca")
 }
