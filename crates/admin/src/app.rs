@@ -9,7 +9,7 @@ use std::time::Instant;
 use fulmar_broker::Broker;
 use fulmar_http::AnswerSpace;
 use fulmar_http::rate::Rate;
-use fulmar_identity::Identities;
+use fulmar_identity::{Identities, NewEntry};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -18,7 +18,7 @@ use crate::administrators::{Administrators, Refused};
 use crate::history::History;
 use crate::pass::Computed;
 use crate::server::Server;
-use crate::store::{MAX_TEXT_BYTES, NewEntry, Store, cut};
+use crate::store::{MAX_TEXT_BYTES, Store, cut};
 use crate::web_sessions::WebSessions;
 
 /// Requests of one user: per second in the long run, and at once.

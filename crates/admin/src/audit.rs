@@ -1,10 +1,11 @@
 //! Changes with their entries in the log, and the log itself.
 
 use fulmar_broker::Timestamp;
+use fulmar_identity::NewEntry;
 
 use crate::caller::Caller;
 use crate::prelude::*;
-use crate::store::{AuditEntry, AuditQuery, MAX_TEXT_BYTES, NewEntry, Store, StoreError, cut};
+use crate::store::{AuditEntry, AuditQuery, MAX_TEXT_BYTES, NOT_LOGGED, Store, StoreError, cut};
 
 /// A change that is about to be made.
 pub(crate) struct Change {
@@ -59,9 +60,7 @@ impl App {
             Ok(Err(StoreError::NotShared(error))) => Err(Problem::unavailable(error.to_string())),
             Ok(Err(error)) => {
                 tracing::error!("administration: {error}");
-                Err(Problem::unavailable(
-                    "the log of changes cannot be written: nothing was changed; see the server's log",
-                ))
+                Err(Problem::unavailable(NOT_LOGGED))
             }
             Err(_) => Err(Problem::unavailable("the server ends")),
         }

@@ -60,6 +60,6 @@ pub use server::{
     Tapped, Upstream,
 };
 pub use store::{
-    AuditEntry, AuditQuery, DATABASE_FILE, NewEntry, Store, StoreError, logged_locally, read_audit,
+    AuditEntry, AuditQuery, DATABASE_FILE, Store, StoreError, logged_locally, read_audit,
     replace_rows, shared_rows,
 };

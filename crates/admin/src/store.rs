@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fulmar_identity::{ChangeLog, NewEntry};
 use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared, prepare_file};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
@@ -29,6 +30,10 @@ pub(crate) const MAX_TEXT_BYTES: usize = 512;
 const MAX_BYTES: u64 = 32 << 20;
 /// Entries between two removals of old ones.
 const PRUNE_EVERY: i64 = 100;
+
+/// Why a change is not made.
+pub(crate) const NOT_LOGGED: &str =
+    "the log of changes cannot be written: nothing was changed; see the server's log";
 
 /// The version of the tables, as SQLite's user version.
 const VERSION: i64 = 1;
@@ -147,25 +152,6 @@ pub struct AuditQuery {
     pub most: usize,
 }
 
-/// A new entry; its fields are those of [`AuditEntry`].
-#[derive(Clone, Debug)]
-#[allow(missing_docs)]
-pub struct NewEntry {
-    pub who: String,
-    pub from: String,
-    pub action: &'static str,
-    pub object: String,
-    pub detail: String,
-}
-
-impl NewEntry {
-    /// An entry of a change that was not asked for over the network.
-    pub fn local(who: &str, action: &'static str, object: &str, detail: String) -> NewEntry {
-        let from = "local".to_owned();
-        NewEntry { who: who.to_owned(), from, action, object: object.to_owned(), detail }
-    }
-}
-
 impl From<CommitError> for StoreError {
     fn from(error: CommitError) -> StoreError {
         match error {
@@ -270,10 +256,7 @@ impl Store {
     }
 
     /// Adds entries of changes that are about to be made; returns their numbers.
-    ///
-    /// # Errors
-    /// They cannot be stored: the changes must not be made.
-    pub fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, StoreError> {
+    fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, StoreError> {
         let now_ms = now_ms();
         self.change(|connection| {
             entries.iter().map(|entry| add(connection, entry, now_ms)).collect()
@@ -286,10 +269,7 @@ impl Store {
     }
 
     /// Adds the results of entries.
-    ///
-    /// # Errors
-    /// They cannot be stored.
-    pub fn end_all<'a>(
+    fn end_all<'a>(
         &self,
         results: impl IntoIterator<Item = (i64, &'a str)>,
     ) -> Result<(), StoreError> {
@@ -323,6 +303,21 @@ impl Store {
 
     pub(crate) fn entries(&self, query: AuditQuery) -> Result<Vec<AuditEntry>, StoreError> {
         Ok(entries(&self.0.lock().connection, query)?)
+    }
+}
+
+impl ChangeLog for Store {
+    fn begin(&self, changes: &[NewEntry]) -> Result<Vec<i64>, String> {
+        self.begin_all(changes).map_err(|error| {
+            tracing::error!("the log of changes: {error}");
+            NOT_LOGGED.to_owned()
+        })
+    }
+
+    fn end(&self, results: &[(i64, &str)]) {
+        if let Err(error) = self.end_all(results.iter().copied()) {
+            tracing::error!("the log of changes: {error}");
+        }
     }
 }
 

@@ -24,10 +24,10 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use fulmar_broker::auth::{ExternalUsers, LoginHook, Logins};
 use fulmar_broker::storage::Restored;
-use fulmar_broker::{Broker, PublishHook, Timestamp, Tracer};
+use fulmar_broker::{Broker, PublishHook, Tracer};
 use fulmar_gateway::outbox::Stored;
 use fulmar_http::{AnswerSpace, Knows};
-use fulmar_identity::{Identities, control};
+use fulmar_identity::{ChangeLog, Identities};
 use fulmar_store::SqliteStorage;
 use fulmar_text::metrics::Metrics;
 use fulmar_transport::{Clock, Handoff};
@@ -223,23 +223,4 @@ pub struct Core {
     pub sources: Sources,
     /// Offers of the parts.
     pub offers: Offers,
-}
-
-/// A log of what administrators change, and the bans in it.
-pub trait ChangeLog: control::ChangeLog {
-    /// Sets the stored bans.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    fn apply_bans(&self, broker: &Broker, now: Timestamp) -> anyhow::Result<()>;
-
-    /// Logs that the server itself adds a user, and adds it.
-    ///
-    /// # Errors
-    /// Those of `add`, and of the log.
-    fn user_added(
-        &self,
-        name: &str,
-        add: &mut dyn FnMut() -> anyhow::Result<()>,
-    ) -> anyhow::Result<()>;
 }

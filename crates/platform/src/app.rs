@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 use fulmar_http::rate::Rate;
-use fulmar_identity::Identities;
+use fulmar_identity::{Identities, NewEntry};
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
 use crate::accounts::import::{import, log_shared_names};
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
-use crate::change_log::{ChangeLogSlot, RosterChange};
+use crate::change_log::ChangeLogSlot;
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::frames::intake::Decoders;
@@ -180,7 +180,7 @@ impl App {
     /// Changes twins for a caller, which is logged, and loads the account cache again.
     pub(crate) async fn change_roster_as<T: Send + 'static>(
         &self,
-        who: RosterChange,
+        who: NewEntry,
         change: impl DbTask<T>,
     ) -> Result<T> {
         self.write_logged(who, self.and_load(change)).await
@@ -189,7 +189,7 @@ impl App {
     /// Makes a change that is in the server's log of changes before it is made, and then with its result.
     pub(crate) async fn write_logged<T: Send + 'static>(
         &self,
-        who: RosterChange,
+        who: NewEntry,
         change: impl DbTask<T>,
     ) -> Result<T> {
         let (app, log, begun) = (self.clone(), self.clone(), Arc::new(OnceLock::new()));

@@ -62,7 +62,6 @@ pub use admin::{Admin, AdminAnswer, AdminCommand, CredentialSummary, UserSummary
 pub use alerts::delivery::Delivery;
 pub use alerts::webhook_allowlist::{InvalidAllowlistEntry, WebhookAllowlist};
 pub use announcements::Announcement;
-pub use change_log::{ChangeLog, RosterChange};
 pub use counts::PlatformCounts;
 pub use error::Error;
 pub use fulmar_identity::TOKEN_PREFIX;

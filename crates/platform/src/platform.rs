@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use fulmar_auth::access::Action;
 use fulmar_auth::{Admitted, ExternalUsers, Timestamp, User};
-use fulmar_identity::{Identities, TOKEN_PREFIX};
+use fulmar_identity::{ChangeLog, Identities, TOKEN_PREFIX};
 use tokio::sync::mpsc;
 
 use crate::accounts::account_cache::Losers;
@@ -14,7 +14,6 @@ use crate::accounts::changes::open_identities;
 use crate::admin::{Admin, AdminAnswer, AdminCommand};
 use crate::announcements::Announcement;
 use crate::app::App;
-use crate::change_log::ChangeLog;
 use crate::counts::PlatformCounts;
 use crate::error::Error;
 use crate::frames::types::{FrameResult, FrameStatus, NewFrame};

@@ -12,7 +12,8 @@ use axum::body::{Body, Bytes};
 use axum::http::Request;
 use common::{PASSWORD, World, now, reading};
 use fulmar_auth::{ExternalUsers as _, Timestamp};
-use fulmar_platform::{ChangeLog, Database, RosterChange, UserToAdd};
+use fulmar_identity::{ChangeLog, NewEntry};
+use fulmar_platform::{Database, UserToAdd};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -186,22 +187,24 @@ async fn who_loses_something_is_told_of() {
 /// Entries, each with its result; refuses all if it is full.
 #[derive(Clone, Default)]
 struct Log {
-    entries: Arc<Mutex<Vec<(RosterChange, String)>>>,
+    entries: Arc<Mutex<Vec<(NewEntry, String)>>>,
     is_full: bool,
 }
 
 impl ChangeLog for Log {
-    fn begin(&self, change: RosterChange) -> Result<i64, String> {
+    fn begin(&self, changes: &[NewEntry]) -> Result<Vec<i64>, String> {
         if self.is_full {
             return Err("no room for the log".to_owned());
         }
         let mut entries = self.entries.lock().unwrap();
-        entries.push((change, String::new()));
-        Ok(entries.len() as i64 - 1)
+        entries.extend(changes.iter().map(|change| (change.clone(), String::new())));
+        Ok(vec![entries.len() as i64 - 1])
     }
 
-    fn end(&self, id: i64, result: &str) {
-        self.entries.lock().unwrap()[id as usize].1 = result.to_owned();
+    fn end(&self, results: &[(i64, &str)]) {
+        for (id, result) in results {
+            self.entries.lock().unwrap()[*id as usize].1 = (*result).to_owned();
+        }
     }
 }
 
@@ -241,12 +244,12 @@ struct Witness {
 }
 
 impl ChangeLog for Witness {
-    fn begin(&self, _: RosterChange) -> Result<i64, String> {
-        Ok(1)
+    fn begin(&self, _: &[NewEntry]) -> Result<Vec<i64>, String> {
+        Ok(vec![1])
     }
 
-    fn end(&self, _: i64, result: &str) {
-        assert_eq!(result, "ok");
+    fn end(&self, results: &[(i64, &str)]) {
+        assert_eq!(results, [(1, "ok")]);
         let db = rusqlite::Connection::open(&self.file).unwrap();
         let sql = "SELECT EXISTS (SELECT 1 FROM twin WHERE id = 'west')";
         let seen = db.query_row(sql, (), |row| row.get(0)).unwrap();

@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Arc, Mutex};
 
 use common::{World, now, reading};
-use fulmar_platform::{ChangeLog, RosterChange};
+use fulmar_identity::{ChangeLog, NewEntry};
 use serde_json::{Value, json};
 
 const BASE: &str = "/api/v1/north";
@@ -76,14 +76,16 @@ impl Log {
 }
 
 impl ChangeLog for Log {
-    fn begin(&self, change: RosterChange) -> Result<i64, String> {
+    fn begin(&self, changes: &[NewEntry]) -> Result<Vec<i64>, String> {
         let mut entries = self.0.lock().unwrap();
-        entries.push((change.object, change.action, false));
-        Ok(entries.len() as i64 - 1)
+        entries.extend(changes.iter().map(|change| (change.object.clone(), change.action, false)));
+        Ok(vec![entries.len() as i64 - 1])
     }
 
-    fn end(&self, id: i64, result: &str) {
-        self.0.lock().unwrap()[id as usize].2 = result == "ok";
+    fn end(&self, results: &[(i64, &str)]) {
+        for (id, result) in results {
+            self.0.lock().unwrap()[*id as usize].2 = *result == "ok";
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::json::Fields;
 use super::{Asker, refusal};
+use crate::change_log::{ChangeLog, NewEntry};
 
 /// Commands that change something, and what the administration API's log calls such a change.
 const CHANGES: &[(&str, &str)] = &[
@@ -51,38 +52,6 @@ const SHOWN: &[&str] = &[
     "forget",
 ];
 
-/// A change that is about to be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlChange {
-    /// Such as `user.add`.
-    pub action: &'static str,
-    /// The client, group or role.
-    pub object: String,
-    /// The command with its fields, without secrets.
-    pub detail: String,
-}
-
-/// The log of changes.
-pub trait ChangeLog: Send + Sync {
-    /// Adds changes that are about to be made; returns what [`ChangeLog::end`] gets of each.
-    ///
-    /// # Errors
-    /// They cannot be logged, so they must not be made.
-    fn begin(&self, asker: &Asker, changes: Vec<ControlChange>) -> Result<Vec<i64>, String>;
-
-    /// Adds the results: `ok`, or why a change was refused.
-    fn end(&self, results: &[(i64, &str)]);
-}
-
-/// None.
-impl ChangeLog for () {
-    fn begin(&self, _: &Asker, changes: Vec<ControlChange>) -> Result<Vec<i64>, String> {
-        Ok(vec![0; changes.len()])
-    }
-
-    fn end(&self, _: &[(i64, &str)]) {}
-}
-
 /// Carries out commands, of which those that change something are logged before and after.
 pub(super) fn logged(
     log: &dyn ChangeLog,
@@ -91,12 +60,12 @@ pub(super) fn logged(
     carry_out: impl FnOnce(Vec<Value>) -> Vec<Value>,
 ) -> Vec<Value> {
     let known = commands.iter().enumerate();
-    let (places, changes): (Vec<usize>, Vec<ControlChange>) =
-        known.filter_map(|(place, command)| Some((place, change(command)?))).unzip();
+    let (places, changes): (Vec<usize>, Vec<NewEntry>) =
+        known.filter_map(|(place, command)| Some((place, change(asker, command)?))).unzip();
     if changes.is_empty() {
         return carry_out(commands);
     }
-    let ids = match log.begin(asker, changes) {
+    let ids = match log.begin(&changes) {
         Ok(ids) => ids,
         Err(error) => {
             let refused = |command: &Value| {
@@ -114,7 +83,7 @@ pub(super) fn logged(
     answers
 }
 
-fn change(command: &Value) -> Option<ControlChange> {
+fn change(asker: &Asker, command: &Value) -> Option<NewEntry> {
     let command = command.as_object()?;
     let fields = Fields(command);
     let name = fields.text("command")?;
@@ -124,7 +93,9 @@ fn change(command: &Value) -> Option<ControlChange> {
         shown.map(|(field, value)| (field.clone(), value.clone())).collect();
     detail.insert("command".to_owned(), (*name).into());
     let object = fields.subject().unwrap_or_default().to_owned();
-    Some(ControlChange { action, object, detail: Value::Object(detail).to_string() })
+    let (who, from) = (asker.username.as_ref().unwrap_or(&asker.client_id), asker.from);
+    let detail = Value::Object(detail).to_string();
+    Some(NewEntry { who: who.to_string(), from: from.to_string(), action, object, detail })
 }
 
 #[cfg(test)]
@@ -138,18 +109,18 @@ mod tests {
     /// Log of changes: its entries, and results; refuses everything if it is `full`.
     #[derive(Default)]
     struct Log {
-        entries: Mutex<Vec<(ControlChange, String)>>,
+        entries: Mutex<Vec<(NewEntry, String)>>,
         full: bool,
     }
 
     impl ChangeLog for Log {
-        fn begin(&self, _: &Asker, changes: Vec<ControlChange>) -> Result<Vec<i64>, String> {
+        fn begin(&self, changes: &[NewEntry]) -> Result<Vec<i64>, String> {
             if self.full {
                 return Err("no room".to_owned());
             }
             let mut entries = self.entries.lock();
             let first = entries.len();
-            entries.extend(changes.into_iter().map(|change| (change, String::new())));
+            entries.extend(changes.iter().map(|change| (change.clone(), String::new())));
             Ok((first..entries.len()).map(|id| i64::try_from(id).unwrap()).collect())
         }
 

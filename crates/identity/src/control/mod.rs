@@ -11,13 +11,12 @@ mod groups;
 mod json;
 mod roles;
 
-pub use changes::{ChangeLog, ControlChange};
-
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
 use crate::acl::AccessKind;
+use crate::change_log::ChangeLog;
 use crate::command::Command;
 use crate::service::{ApplyError, Desk};
 use json::{Fields, Outcome, apply};

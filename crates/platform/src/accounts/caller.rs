@@ -13,13 +13,12 @@ use axum::http::header;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use fulmar_http::while_allowed;
-use fulmar_identity::parse_device_token;
+use fulmar_identity::{NewEntry, parse_device_token};
 use futures_util::Stream;
 use serde_json::Value;
 
 use super::account_cache::Account;
 use crate::app::App;
-use crate::change_log::RosterChange;
 use crate::in_hand::InHand;
 use crate::problem::{Problem, Result};
 use crate::role::{Deed, Role};
@@ -40,15 +39,10 @@ pub(crate) struct Caller {
 
 impl Caller {
     /// An entry for the log of changes.
-    pub(crate) fn change(
-        &self,
-        action: &'static str,
-        object: &Name,
-        detail: Value,
-    ) -> RosterChange {
+    pub(crate) fn change(&self, action: &'static str, object: &Name, detail: Value) -> NewEntry {
         let from = self.from.map_or_else(|| "local".to_owned(), |from| from.to_string());
         let (who, object) = (self.account.name.to_string(), object.to_string());
-        RosterChange { who, from, action, object, detail }
+        NewEntry { who, from, action, object, detail: detail.to_string() }
     }
 
     /// The account as it is now; `None` once the token is not valid any more.

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use fulmar_identity::{AccountChange, ApplyError, Command, Identities, PasswordHash};
+use fulmar_identity::{AccountChange, ApplyError, Command, Identities, NewEntry, PasswordHash};
 use tokio::sync::oneshot;
 
 use super::refusal::refused;
 use crate::app::App;
 use crate::blocking;
-use crate::change_log::RosterChange;
 use crate::error::Error;
 use crate::problem::{Result, internal};
 use crate::time::Time;
@@ -38,11 +37,7 @@ impl App {
     }
 
     /// Makes a change that is in the server's log of changes before it is made, and then with its result.
-    pub(crate) async fn change_account_as(
-        &self,
-        who: RosterChange,
-        command: Command,
-    ) -> Result<()> {
+    pub(crate) async fn change_account_as(&self, who: NewEntry, command: Command) -> Result<()> {
         // An account that gets the name of a removed one must not get that one's devices.
         self.settle_names().await?;
         let app = self.clone();

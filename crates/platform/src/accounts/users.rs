@@ -5,11 +5,10 @@
 
 use fulmar_auth::User;
 use fulmar_http::password_login;
-use fulmar_identity::{Account, AccountChange, Command, Membership};
+use fulmar_identity::{Account, AccountChange, Command, Membership, NewEntry};
 use serde_json::Value;
 
 use super::changes::{PASSWORD_CHARACTERS, hash};
-use crate::change_log::RosterChange;
 use crate::prelude::*;
 
 /// A member of a twin.
@@ -108,7 +107,7 @@ pub(crate) async fn remove(Call(app, member): Call, Id(name): Id) -> Answer {
     done()
 }
 
-fn logged(member: &Member, action: &'static str, user: &Name, detail: Value) -> RosterChange {
+fn logged(member: &Member, action: &'static str, user: &Name, detail: Value) -> NewEntry {
     member.caller.change(action, user, detail)
 }
 

@@ -9,11 +9,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fulmar_admin::{
-    Admin, Later, LocalCaller, NewEntry, ServerState, Settings, SocketPath, Store, TapRoom, Tapped,
+    Admin, Later, LocalCaller, ServerState, Settings, SocketPath, Store, TapRoom, Tapped,
 };
-use fulmar_broker::{Broker, Timestamp};
-use fulmar_identity::control::{self, ControlChange};
-use fulmar_identity::{Asker, Client};
+use fulmar_identity::Client;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
@@ -28,7 +26,7 @@ use fulmar_config::Config;
 use fulmar_part::local_client::{self, LocalReceiver, LocalSender};
 use fulmar_part::shared_rows::Database;
 use fulmar_part::thread::{Thread, runtime};
-use fulmar_part::{self as part, Core, Opening, Part};
+use fulmar_part::{Core, Opening, Part};
 
 mod logins;
 mod watched;
@@ -44,91 +42,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Only the server's own user and root.
 const MODE: u32 = 0o600;
 
-/// Bans, and the log of changes.
-#[derive(Clone, Debug)]
-pub(super) struct ChangeLog(pub(super) Store);
-
-impl ChangeLog {
-    fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, String> {
-        self.0.begin_all(entries).map_err(|error| {
-            tracing::error!("the log of changes: {error}");
-            "the log of changes cannot be written: nothing was changed; see the server's log"
-                .to_owned()
-        })
-    }
-
-    /// Logs a change, and makes it.
-    #[cfg(feature = "platform")]
-    pub(super) fn logged<T>(
-        &self,
-        entry: NewEntry,
-        change: impl FnOnce() -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        self.0.logged(entry, change)
-    }
-
-    fn end_all(&self, results: &[(i64, &str)]) {
-        if let Err(error) = self.0.end_all(results.iter().copied()) {
-            tracing::error!("the log of changes: {error}");
-        }
-    }
-}
-
-impl part::ChangeLog for ChangeLog {
-    fn apply_bans(&self, broker: &Broker, now: Timestamp) -> anyhow::Result<()> {
-        Ok(fulmar_admin::apply_bans(&self.0, broker, now.0.cast_signed())?)
-    }
-
-    fn user_added(
-        &self,
-        name: &str,
-        add: &mut dyn FnMut() -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        self.0.logged(NewEntry::local("server", "user.add", name, String::new()), add)
-    }
-}
-
-#[cfg(feature = "platform")]
-impl fulmar_platform::ChangeLog for ChangeLog {
-    fn begin(&self, change: fulmar_platform::RosterChange) -> Result<i64, String> {
-        let entry = NewEntry {
-            who: change.who,
-            from: change.from,
-            action: change.action,
-            object: change.object,
-            detail: change.detail.to_string(),
-        };
-        let ids = self.begin_all(&[entry])?;
-        Ok(ids.first().copied().unwrap_or_default())
-    }
-
-    fn end(&self, id: i64, result: &str) {
-        self.end_all(&[(id, result)]);
-    }
-}
-
-impl control::ChangeLog for ChangeLog {
-    fn begin(&self, asker: &Asker, changes: Vec<ControlChange>) -> Result<Vec<i64>, String> {
-        let who = asker.username.clone().unwrap_or_else(|| asker.client_id.clone());
-        let entry = |change: ControlChange| NewEntry {
-            who: who.to_string(),
-            from: asker.from.to_string(),
-            action: change.action,
-            object: change.object,
-            detail: change.detail,
-        };
-        let entries: Vec<NewEntry> = changes.into_iter().map(entry).collect();
-        self.begin_all(&entries)
-    }
-
-    fn end(&self, results: &[(i64, &str)]) {
-        self.end_all(results);
-    }
-}
-
 /// The API and its socket.
 struct Administration {
-    log: ChangeLog,
+    /// Bans, and the log of changes.
+    log: Store,
     admin: Option<Admin>,
     /// True if somebody can log in to the page.
     has_administrator: bool,
@@ -140,12 +57,12 @@ struct Administration {
 pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Box<dyn Part>> {
     let data = opening.data;
     let shared = opening.shared.as_mut().map(|shared| shared.take_rows(Database::Administration));
-    let log = ChangeLog(match shared {
+    let log = match shared {
         Some(shared) => Store::open_shared(data, shared)?,
         None => Store::open(data)?,
-    });
+    };
     opening.offers.log = Some(Arc::new(log.clone()));
-    opening.offers.administration_log = Some(log.0.clone());
+    opening.offers.administration_log = Some(log.clone());
     Ok(Box::new(Administration { log, admin: None, has_administrator: false, socket: None }))
 }
 
@@ -180,7 +97,7 @@ impl Part for Administration {
             version: super::status::VERSION,
             open_overview: core.config.has_open_overview(),
         };
-        let admin = Admin::open(settings, self.log.0.clone());
+        let admin = Admin::open(settings, self.log.clone());
         match bind(&core.data) {
             Ok(listener) => {
                 let history = admin.clone();

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use fulmar_certs::authority::local_names;
 use fulmar_certs::{files, random};
+#[cfg(feature = "admin")]
+use fulmar_identity::NewEntry;
 use fulmar_identity::{
     AdministrationRole, Client, Command, Identities, PasswordHasher, Ranked, administrator_role,
 };
 
 use fulmar_config::Config;
-use fulmar_part::ChangeLog;
+use fulmar_part::Offers;
 
 /// Names of the user: the first one that neither a client nor an account has.
 const NAMES: [&str; 3] = ["admin", "administrator", "first-administrator"];
@@ -29,11 +31,12 @@ const GROUP: usize = 5;
 const PASSWORD: &str = "password: ";
 
 /// Creates it, if nobody could log in at a listener that other machines reach. Returns the file with its password.
+#[cfg_attr(not(feature = "admin"), allow(unused_variables, reason = "there is no log"))]
 pub(super) fn create(
     config: &Config,
     data: &Path,
     identities: &Arc<Identities>,
-    log: Option<&dyn ChangeLog>,
+    offers: &Offers,
 ) -> anyhow::Result<Option<PathBuf>> {
     let Some(users) = Users::without_any(config, data, identities)? else { return Ok(None) };
     let file = data.join(FILE);
@@ -46,12 +49,13 @@ pub(super) fn create(
     };
     let name = free_name(identities);
     files::write(&file, text(name, &password, &users, data).as_bytes(), true)?;
-    let mut add = || users.add(name, &password);
-    let added = match log {
-        Some(log) => log.user_added(name, &mut add),
+    let add = || users.add(name, &password);
+    #[cfg(feature = "admin")]
+    let add = || match &offers.administration_log {
+        Some(log) => log.logged(NewEntry::local("server", "user.add", name, String::new()), add),
         None => add(),
     };
-    added.context("the first administrator")?;
+    add().context("the first administrator")?;
     Ok(Some(file))
 }
 
@@ -193,7 +197,7 @@ mod tests {
         let store = folder.path().join(fulmar_identity::FILE);
         let create = || {
             let identities = Identities::open(&store, Box::new(|_, _, _| ())).unwrap();
-            create(&config, folder.path(), &Arc::new(identities), None).unwrap()
+            create(&config, folder.path(), &Arc::new(identities), &Offers::default()).unwrap()
         };
         let file = create().unwrap();
         let first = password(&file);

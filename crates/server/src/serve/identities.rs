@@ -9,10 +9,9 @@ use anyhow::Context as _;
 use fulmar_broker::auth::{AccessControl, HashReplacements, IdentityTable};
 use fulmar_broker::control::{Control, ControlRequest};
 use fulmar_broker::{Broker, LogLimiter};
-use fulmar_identity::control::ChangeLog;
 use fulmar_identity::{
-    Affected, Asker, Change, Command, Compiler, Desk, FILE, Identities, PasswordHash, State,
-    control,
+    Affected, Asker, Change, ChangeLog, Command, Compiler, Desk, FILE, Identities, PasswordHash,
+    State, control,
 };
 use fulmar_mirror::Shared;
 use fulmar_transport::Clock;

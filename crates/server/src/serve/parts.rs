@@ -17,7 +17,7 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part
     if opening.shared.is_none() {
         let Opening { config, data, identities, offers, .. } = opening;
         opening.first_administrator =
-            first_administrator::create(config, data, identities, offers.log.as_deref())?;
+            first_administrator::create(config, data, identities, offers)?;
     }
     parts.push(Some(fulmar_auth_http::open(opening)?));
     parts.push(fulmar_telemetry::open(opening)?);

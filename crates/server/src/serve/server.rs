@@ -303,8 +303,9 @@ impl Running {
             internal_sessions: stored.add_internal_sessions(&parts),
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
-        if let Some(log) = &offers.log {
-            log.apply_bans(&broker, Clock::wall())?;
+        #[cfg(feature = "admin")]
+        if let Some(log) = &offers.administration_log {
+            fulmar_admin::apply_bans(log, &broker, Clock::wall().0.cast_signed())?;
         }
         let hooks = std::mem::take(&mut offers.hooks);
         // Each message would ask them.
@@ -318,7 +319,7 @@ impl Running {
         let quic = config.quic_settings(opened.keys.clone());
         let mqtt = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
         let identities = opened.identities;
-        let log = offers.log.clone().map_or_else(|| Arc::new(()) as _, |log| log as _);
+        let log = offers.log.clone().unwrap_or_else(|| Arc::new(()));
         identities.go_live(&broker, log);
         let core = Core {
             config: config.clone(),

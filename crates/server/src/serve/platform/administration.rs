@@ -5,23 +5,22 @@ use axum::extract::ConnectInfo;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse as _;
 use axum::routing::post;
-use fulmar_admin::{LocalCaller, NewEntry};
+use fulmar_admin::{LocalCaller, Store};
+use fulmar_identity::NewEntry;
 use fulmar_platform::Platform;
 
 use fulmar_part::Offers;
 
-use crate::serve::admin::ChangeLog;
-
 /// Offers these, where there is an administration.
 pub(super) fn offer(platform: &Platform, offers: &mut Offers) {
-    let Some(log) = offers.administration_log.clone().map(ChangeLog) else { return };
+    let Some(log) = offers.administration_log.clone() else { return };
     platform.log_changes(Box::new(log.clone()));
     offers.local_routes = commands(platform.clone(), log);
 }
 
 /// Returns the routes for `fulmar user` and `fulmar twin` on a cluster's node. A process that may open the socket may
 /// do everything.
-fn commands(platform: Platform, log: ChangeLog) -> axum::Router {
+fn commands(platform: Platform, log: Store) -> axum::Router {
     let run = move |ConnectInfo(by): ConnectInfo<LocalCaller>, command: axum::body::Bytes| async move {
         let work = move || {
             let command: fulmar_platform::AdminCommand = serde_json::from_slice(&command)?;
