@@ -15,6 +15,9 @@ SITE_VENV := $(TARGET)/site-venv
 NODE := tests/interop/node
 BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
+# libfulmar of the tests' profile, and the client for Go on it.
+LIBRARY := $(abspath $(TARGET))/interop-libfulmar
+AGENT_GO := $(TARGET)/interop-agent-go
 SOAK_GO := $(TARGET)/interop-soak-go
 PEBBLE := $(TARGET)/interop-pebble
 HOME_ASSISTANT := $(TARGET)/interop-home-assistant
@@ -182,11 +185,12 @@ built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
 # What third-party clients are built and installed from.
-interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready
+interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO)
 
 test-interop: interop-built built built-tiny ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
+		FULMAR_AGENT_GO=$(abspath $(AGENT_GO)) \
 		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) FULMAR_HOME_ASSISTANT=$(abspath $(HOME_ASSISTANT))/bin/python \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
@@ -223,7 +227,11 @@ $(BROWSER)/node_modules/ready: $(BROWSER)/package-lock.json | interop-needs
 	cd $(BROWSER) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-$(QUIC_GO): $(wildcard tests/interop/go/*) | interop-needs
+$(AGENT_GO): $(wildcard clients/go/*.* tests/interop/agents/go/*) crates/ffi/include/fulmar.h | interop-needs built
+	$(MAKE) --no-print-directory libfulmar-files BUILT=$(dir $(FULMAR)) PREFIX=$(LIBRARY)
+	cd tests/interop/agents/go && PKG_CONFIG_PATH=$(LIBRARY)/lib/pkgconfig go build -race -o $(abspath $@) .
+
+$(QUIC_GO): $(wildcard tests/interop/go/* clients/go/quicconn/*) | interop-needs
 	mkdir -p $(@D)
 	cd tests/interop/go && go test -c -o $(abspath $@) .
 

@@ -1,21 +1,17 @@
-"""libfulmar from C, C++ and Python: the examples of docs/clients.md, a broker that is killed, a network that changes, and
-what an application gets wrong."""
+"""libfulmar from C, C++ and Python: the examples of docs/clients.md, what only Python's client has, and what an application gets
+wrong. client_scenarios.py has what all languages share."""
 
 import asyncio
 import ctypes
 import os
-import pathlib
-import re
 import subprocess
 import sys
-import tempfile
 import threading
 import unittest
 
-from broker import PATIENCE_S, Broker, binary
+from broker import PATIENCE_S
+from client_tutorial import FOLDER, ROOT, Tutorial, WithBroker, fence
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDER = pathlib.Path(binary()).resolve().parent
 os.environ["FULMAR_LIBRARY"] = str(FOLDER / "libfulmar.so")
 sys.path.insert(0, str(ROOT / "clients/python"))
 
@@ -23,64 +19,10 @@ import fulmar_client  # noqa: E402: after the library's path
 from fulmar_client import _library as c  # noqa: E402
 
 LIBRARY = c.LIBRARY
-URLS = {"quic": "quic", "mqtts": "mqtts", "mqtt": "mqtt", "ws": "ws"}
-SETTINGS = """[auth]
-allow_anonymous = "always"
-[[acl.rules]]
-allow = false
-action = "publish"
-topic = "forbidden/#"
-"""
 
 
-def fence(page: str, language: str) -> str:
-    """The first block of a page in this language."""
-    return re.search(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL).group(1)
-
-
-class WithBroker(unittest.TestCase):
-    def setUp(self):
-        self.broker = Broker(SETTINGS)
-        self.addCleanup(self.broker.close)
-
-    def url(self, scheme: str) -> str:
-        return f"{scheme}://127.0.0.1:{self.broker.ports[URLS[scheme]]}"
-
-    def client(self, scheme: str, **options) -> fulmar_client.Client:
-        return fulmar_client.Client(self.url(scheme), ca_file=self.broker.ca, **options)
-
-    def run_async(self, work):
-        async def bounded():
-            return await asyncio.wait_for(work, PATIENCE_S)
-
-        return asyncio.run(bounded())
-
-
-class Examples(WithBroker):
+class Examples(Tutorial):
     """What docs/clients.md says, with the library of the tests."""
-
-    def setUp(self):
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.prefix = os.path.join(folder.name, "target/libfulmar")
-        subprocess.run(["make", "--silent", "libfulmar-files", f"BUILT={FOLDER}", f"PREFIX={self.prefix}"], cwd=ROOT, check=True)
-        os.symlink(ROOT / "crates", os.path.join(folder.name, "crates"))
-        self.folder = folder.name
-
-    def type(self, *lines: str) -> str:
-        """Types lines of the page, and returns what they print."""
-        script = "\n".join(["set -e", *lines]).replace("quic://localhost", self.url("quic"))
-        environment = os.environ | {"FULMAR_CA": self.broker.ca}
-        done = subprocess.run(["bash", "-c", script], cwd=self.folder, env=environment, capture_output=True, text=True,
-                              timeout=PATIENCE_S * 3)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def lines(self, heading: str) -> list[str]:
-        page = (ROOT / "docs/clients.md").read_text().partition(f"{heading}\n")[2].partition("\n## ")[0]
-        return [line[4:] for line in page.splitlines() if line.startswith("    ") and line.strip() != "make libfulmar"
-                and not line.startswith(("    async", "    asyncio", "     "))]
 
     def test_c(self):
         lines = self.lines("## C")
@@ -102,9 +44,8 @@ class Examples(WithBroker):
         [install] = self.lines("## Python")
         self.type(install)
         for page in ("docs/clients.md", "clients/python/README.md"):
-            code = fence(page, "python").replace('"quic://localhost"', f'"{self.url("quic")}", ca_file={self.broker.ca!r}')
-            with open(os.path.join(self.folder, "plant.py"), "w") as file:
-                file.write(code)
+            self.save("plant.py", fence(page, "python"), '"quic://localhost"',
+                      f'"{self.url("quic")}", ca_file={self.broker.ca!r}')
             without = {name: value for name, value in os.environ.items() if name != "FULMAR_LIBRARY"}
             program = subprocess.Popen(["venv/bin/python", "plant.py"], cwd=self.folder, stdout=subprocess.PIPE, text=True, env=without)
             self.addCleanup(program.stdout.close)
@@ -114,94 +55,19 @@ class Examples(WithBroker):
 
 
 class Python(WithBroker):
-    def test_messages_of_each_quality_with_their_properties(self):
-        async def work(scheme):
-            async with self.client(scheme) as client:
-                self.assertEqual(await client.subscribe("a/+", 2), 2)
-                for qos in range(3):
-                    await client.publish("a/b", bytes([qos, 0, 255]), qos, content_type="x/y", response_topic="answers",
-                                         correlation_data=b"\0\1", expiry_s=60, user_properties={"unit": "°C"})
-                received = [message async for message in take(client, 3)]
-            self.assertEqual([(m.topic, m.payload, m.qos) for m in received], [("a/b", bytes([q, 0, 255]), q) for q in range(3)])
-            for message in received:
-                self.assertEqual((message.content_type, message.response_topic, message.correlation_data, message.user_properties),
-                                 ("x/y", "answers", b"\0\1", (("unit", "°C"),)))
-                self.assertIn(message.expiry_s, range(1, 61))
+    def client(self, scheme: str, **options) -> fulmar_client.Client:
+        return fulmar_client.Client(self.url(scheme), ca_file=self.broker.ca, **options)
 
-        for scheme in URLS:
-            with self.subTest(scheme):
-                self.run_async(work(scheme))
+    def run_async(self, work):
+        async def bounded():
+            return await asyncio.wait_for(work, PATIENCE_S)
 
-    def test_refusals_say_why(self):
-        async def work():
-            async with self.client("quic") as client:
-                with self.assertRaises(fulmar_client.Refused) as refused:
-                    await client.publish("forbidden/t", "m", 1)
-                self.assertEqual(refused.exception.reason, 0x87)
-                for wrong in (client.publish("a/#", "m"), client.publish("t\0u", "m"), client.publish("t", "m", 3),
-                              client.publish("t", "m", user_properties={"n": "x" * 70_000}), client.subscribe("a#"),
-                              client.subscribe("a", 3), client.publish("t", "m", response_topic="a/#")):
-                    with self.assertRaises(fulmar_client.Error):
-                        await wrong
-                # None of these has harmed it.
-                self.assertEqual(await client.publish("t", "m", 1), 0x10)
-            with self.assertRaises(fulmar_client.Disconnected):
-                await client.publish("t", "m")
+        return asyncio.run(bounded())
 
-        self.run_async(work())
+    def test_wrong_options_say_why(self):
         for options, words in ({"no_such": 1}, "no option"), ({"keep_alive_s": "x"}, "number"), ({"streams": "x"}, "one of"):
             with self.assertRaisesRegex(fulmar_client.Error, words):
                 self.client("quic", **options)
-
-    def test_no_connection_is_an_error_unless_offline(self):
-        self.broker.kill()
-
-        async def refused():
-            async with self.client("mqtt"):
-                pass
-
-        with self.assertRaisesRegex(fulmar_client.Refused, "cannot connect"):
-            self.run_async(refused())
-
-        async def offline():
-            async with self.client("quic", offline=True) as client:
-                sent = asyncio.ensure_future(client.publish("t", "later", 1, retain=True))
-                await asyncio.get_running_loop().run_in_executor(None, self.broker.start)
-                self.assertEqual(await sent, 0x10)
-
-        self.run_async(offline())
-
-    def test_what_is_published_while_the_broker_is_killed_arrives_once(self):
-        async def work():
-            listener = self.client("mqtt", client_id="listener", session_expiry_s=600)
-            sender = self.client("quic", client_id="sender", session_expiry_s=600, reconnect_longest_ms=500)
-            async with listener, sender:
-                await listener.subscribe("n", 2)
-                kill = asyncio.get_running_loop().run_in_executor
-                publications = [asyncio.ensure_future(sender.publish("n", str(n), 2)) for n in range(200)]
-                await asyncio.gather(*publications[:20])
-                await kill(None, self.broker.kill)
-                publications += [asyncio.ensure_future(sender.publish("n", str(n), 2)) for n in range(200, 300)]
-                await kill(None, self.broker.start)
-                await asyncio.gather(*publications)
-                received = [int(message.payload) async for message in take(listener, 300)]
-            self.assertEqual(received, list(range(300)))
-
-        self.run_async(work())
-
-    def test_quic_goes_on_from_another_address(self):
-        async def work():
-            async with self.client("quic") as client:
-                await client.subscribe("t", 1)
-                before = await client.path()
-                client.network_changed()
-                await client.publish("t", "moved", 1)
-                self.assertEqual([message.payload async for message in take(client, 1)], [b"moved"])
-                path = await client.path()
-                self.assertEqual((before.transport, path.transport, path.migrations), ("quic", "quic", 1))
-                self.assertGreater(path.rtt_ms, 0)
-
-        self.run_async(work())
 
     def test_messages_that_nobody_takes_wait_and_are_not_lost(self):
         async def work():
@@ -245,15 +111,6 @@ class Python(WithBroker):
 
         self.run_async(work())
 
-    def test_a_client_that_gives_up_says_so(self):
-        async def work():
-            async with self.client("mqtt", client_id="same") as first, self.client("quic", client_id="same"):
-                with self.assertRaisesRegex(fulmar_client.Disconnected, "taken over"):
-                    async for _ in first.messages():
-                        pass
-
-        self.run_async(work())
-
     def test_a_pinned_authority_stays_with_insecure_off(self):
         with self.assertRaisesRegex(Exception, "none.pem"):
             self.run_async(self.enter(ca_file=str(self.broker.data / "none.pem"), insecure=False))
@@ -285,21 +142,6 @@ class Python(WithBroker):
         self.broker.start()
         self.assertEqual(program.stdout.readline(), "again\n")
         self.assertEqual(program.wait(PATIENCE_S), 0)
-
-    def test_a_message_is_acknowledged_by_hand(self):
-        async def work():
-            async with self.client("mqtt", client_id="c", session_expiry_s=600, acknowledge_by_hand=True) as client:
-                await client.subscribe("t", 1)
-                await client.publish("t", "1", 1)
-                await client.publish("t", "2", 1)
-                [first, second] = [message async for message in take(client, 2)]
-                self.assertNotEqual(first.receipt, second.receipt)
-                client.acknowledge(first)
-            async with self.client("mqtt", client_id="c", session_expiry_s=600, clean_start=False) as client:
-                [again] = [message async for message in take(client, 1)]
-                self.assertEqual((again.payload, again.dup), (b"2", True))
-
-        self.run_async(work())
 
 
 async def take(client: fulmar_client.Client, count: int):

@@ -13,7 +13,11 @@ _MESSAGES = 1000
 
 
 class Disconnected(Exception):
-    """The client has ended, or gave up (`reconnect=False`)."""
+    """The client is closed, and `reason` is None, or it gave up: `reason` is the server's reason code, or -1."""
+
+    def __init__(self, text: str, reason: Optional[int] = None):
+        super().__init__(text)
+        self.reason = reason
 
 
 class Refused(Exception):
@@ -82,7 +86,7 @@ class Client:
             raise Error(c.BUSY, "this client is in use")
         self._loop = asyncio.get_running_loop()
         self._received: "asyncio.Queue[Optional[Message]]" = asyncio.Queue()
-        self._why = "the client is closed"
+        self._why: Tuple[str, Optional[int]] = ("the client is closed", None)
         self._client = made(LIBRARY.fulmar_connect(self._options))
         self._fd = checked(LIBRARY.fulmar_event_fd(self._client))
         self._connected = None if self._offline else self._loop.create_future()
@@ -118,7 +122,7 @@ class Client:
     def _end(self) -> None:
         for future in [*self._waiting.values(), *filter(None, [self._connected])]:
             if not future.done():
-                future.set_exception(Disconnected(self._why))
+                future.set_exception(Disconnected(*self._why))
         self._waiting.clear()
         self._received.put_nowait(None)
 
@@ -163,13 +167,13 @@ class Client:
         elif event.kind == c.DISCONNECTED:
             self.last_error = event.text.decode()
             if event.retry_in < 0:
-                self._why = self.last_error
+                self._why = (self.last_error, event.reason)
             if self._connected and not self._connected.done():
                 self._connected.set_exception(Refused(event.reason, self.last_error))
 
     def _request(self) -> Tuple[int, asyncio.Future]:
         if not self._client:
-            raise Disconnected(self._why)
+            raise Disconnected(*self._why)
         self._last_token += 1
         future = self._waiting[self._last_token] = self._loop.create_future()
         self._read(True)
@@ -233,7 +237,7 @@ class Client:
                 # For others who wait.
                 self._received.put_nowait(None)
                 if self._client:
-                    raise Disconnected(self._why)
+                    raise Disconnected(*self._why)
                 return
             if self._client:
                 self._read(True)

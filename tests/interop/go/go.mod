@@ -3,6 +3,7 @@ module fulmar.test/interop
 go 1.26.0
 
 require (
+	fulmar.example/quicconn v0.1.0
 	github.com/eclipse/paho.golang v0.23.0
 	github.com/eclipse/paho.mqtt.golang v1.5.1
 	github.com/pion/dtls/v3 v3.1.15
@@ -22,3 +23,5 @@ require (
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 )
+
+replace fulmar.example/quicconn => ../../../clients/go/quicconn

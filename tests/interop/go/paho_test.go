@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"fulmar.example/quicconn"
 	"github.com/eclipse/paho.golang/autopaho"
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
@@ -24,7 +25,7 @@ type peer struct {
 	*autopaho.ConnectionManager
 	got *inbox
 	// connection is the newest one over QUIC, to be cut.
-	connection atomic.Pointer[stream]
+	connection atomic.Pointer[quicconn.Conn]
 	resumed    atomic.Int32
 }
 
@@ -178,10 +179,46 @@ func TestPahoMqtt5Reconnects(t *testing.T) {
 func cut(t *testing.T, ctx context.Context, end *peer) {
 	t.Helper()
 	before := end.resumed.Load()
-	end.connection.Load().quic.CloseWithError(0, "cut by the test")
+	end.connection.Load().QUIC.CloseWithError(0, "cut by the test")
 	for end.resumed.Load() == before {
 		if ctx.Err() != nil {
 			t.Fatal("no reconnection")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// The machine's network changes while QoS 2 messages are under way: Paho sees nothing of it.
+func TestPahoMqtt5GoesOnFromAnotherSocket(t *testing.T) {
+	ctx := withPatience(t)
+	sub, pub := newPeer(t, ctx, "go-net-sub"), newPeer(t, ctx, "go-net-pub")
+	sub.subscribe(t, ctx, "go/net")
+	connects := metric(t, `fulmar_connections_opened_total{transport="quic"}`)
+	migrations := metric(t, "fulmar_quic_migrations_total")
+	var expected []string
+	for number := range 100 {
+		message := paho.Publish{Topic: "go/net", QoS: 2, Payload: fmt.Appendf(nil, "%d", number)}
+		if _, err := pub.Publish(ctx, &message); err != nil {
+			t.Fatal(err)
+		}
+		expected = append(expected, fmt.Sprintf("%d q2", number))
+		if number == 30 || number == 60 {
+			for _, end := range []*peer{sub, pub} {
+				if err := end.connection.Load().NetworkChanged(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if got := sub.got.until(t, ctx, "99 q2"); !slices.Equal(got, expected[:99]) {
+		t.Fatalf("got %q", got)
+	}
+	if now := metric(t, `fulmar_connections_opened_total{transport="quic"}`); now != connects {
+		t.Fatalf("%d connections, %d before: it connected again", now, connects)
+	}
+	for metric(t, "fulmar_quic_migrations_total") < migrations+4 {
+		if ctx.Err() != nil {
+			t.Fatal("the broker has seen no other address")
 		}
 		time.Sleep(time.Millisecond)
 	}

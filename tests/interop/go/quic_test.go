@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"fulmar.example/quicconn"
 	"github.com/quic-go/quic-go"
 )
 
@@ -83,41 +84,9 @@ func socket(t *testing.T, ip string) *quic.Transport {
 	return transport
 }
 
-// stream is the first stream of a QUIC connection as a net.Conn, which is what Paho wants.
-type stream struct {
-	*quic.Stream
-	quic *quic.Conn
-	once sync.Once
-}
-
-func (s *stream) LocalAddr() net.Addr  { return s.quic.LocalAddr() }
-func (s *stream) RemoteAddr() net.Addr { return s.quic.RemoteAddr() }
-
-// Close ends the control stream and then, when the broker has had time to read what was in it, the
-// connection: CloseWithError throws away what has not been sent.
-func (s *stream) Close() error {
-	s.once.Do(func() {
-		s.Stream.Close()
-		select {
-		case <-s.quic.Context().Done():
-		case <-time.After(time.Second):
-		}
-		s.quic.CloseWithError(0, "")
-	})
-	return nil
-}
-
 // dial opens a QUIC connection and its control stream.
-func dial(ctx context.Context, address *net.UDPAddr, config *tls.Config) (*stream, error) {
-	connection, err := quic.DialAddr(ctx, address.String(), config, nil)
-	if err != nil {
-		return nil, err
-	}
-	control, err := connection.OpenStreamSync(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &stream{Stream: control, quic: connection}, nil
+func dial(ctx context.Context, address *net.UDPAddr, config *tls.Config) (*quicconn.Conn, error) {
+	return quicconn.Dial(ctx, address.String(), config, nil)
 }
 
 // metric reads one of the broker's counters.

@@ -87,7 +87,7 @@ func TestDataStream(t *testing.T) {
 	defer control.Close()
 	write(t, control, connect("go-streams"))
 	expect(t, control.Stream, packets.CONNACK)
-	data, err := control.quic.OpenStreamSync(ctx)
+	data, err := control.QUIC.OpenStreamSync(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestZeroRtt(t *testing.T) {
 	case <-ctx.Done():
 		t.Fatal("no session ticket")
 	}
-	first.quic.CloseWithError(0, "")
+	first.QUIC.CloseWithError(0, "")
 
 	accepted := metric(t, "fulmar_quic_early_accepted_total")
 	again, err := quic.DialAddrEarly(ctx, brokerAddress(t).String(), config, nil)

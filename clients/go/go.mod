@@ -1,0 +1,3 @@
+module fulmar.example/fulmar
+
+go 1.23
