@@ -185,7 +185,7 @@ built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
 # What third-party clients are built and installed from.
-interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO)
+interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO) $(BROWSER)/node_modules/ready
 
 test-interop: interop-built built built-tiny ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \

@@ -27,6 +27,7 @@ allow = false
 action = "publish"
 topic = "forbidden/#"
 """
+WILL = {"payload": base64.b64encode(b"lost").decode(), "qos": 1, "retain": True}
 PROPERTIES = {"content_type": "x/y", "response_topic": "answers", "correlation_data": base64.b64encode(b"\0\1").decode(),
               "user_properties": [["unit", "°C"], ["unit", "K"]]}
 
@@ -111,24 +112,36 @@ class Client:
         return [message["payload"] for message in self.receive(count)]
 
 
-class Scenarios:
-    """To be inherited with unittest.TestCase; subclasses say how the agent is started, and what the language's client lacks."""
+class Basics:
+    """To be inherited with unittest.TestCase. Subclasses say how the agent is started; a test of what a language's client lacks
+    is None there."""
 
     # Those of URLs.
     schemes = ("quic", "mqtts", "mqtt", "ws")
     # Of these, one with and one without QUIC for what is tested in two.
     main = ("quic", "mqtts")
-    # Whether there are statistics and network_changed().
-    has_path = True
-    # Whether the client itself tries another time, or begins without a connection.
-    has_offline = True
-    acknowledges_by_hand = True
+    # Options of a client that the broker misses soon, and of one that notices soon that the broker is away.
+    short_lived = {"keep_alive_s": 1}
+    attentive = {"reconnect_longest_ms": 500}
 
-    def agent_command(self) -> list[str]:
+    agent: Agent | None = None
+
+    @classmethod
+    def agent_command(cls) -> list[str]:
         raise NotImplementedError
 
-    def agent_environment(self) -> dict[str, str] | None:
+    @classmethod
+    def agent_environment(cls) -> dict[str, str] | None:
         return None
+
+    @classmethod
+    def start_agent(cls):
+        return Agent(cls.agent_command(), cls.agent_environment())
+
+    @classmethod
+    def tearDownClass(cls):
+        if cls.agent and (code := cls.agent.end()) != 0:
+            raise AssertionError(f"the agent has leaked something, or failed: exit code {code}")
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -138,18 +151,11 @@ class Scenarios:
         self.broker = Broker(SETTINGS.format(folder=self.folder.name))
         self.addCleanup(self.broker.close)
         self.names = 0
-        self.agent = self.start_agent()
-        self.addCleanup(self.ends_well, self.agent)
-
-    def start_agent(self):
-        agent = Agent(self.agent_command(), self.agent_environment())
-        self.addCleanup(agent.end)
-        return agent
-
-    def ends_well(self, agent):
-        self.assertEqual(agent.end(), 0, "the agent has leaked something, or failed")
+        if not self.agent or self.agent.process.poll() is not None:
+            type(self).agent = self.start_agent()
 
     def url(self, scheme):
+        """The URL of a scheme, which a language may have beside those of the broker's listeners."""
         return f"{scheme}://127.0.0.1:{self.broker.ports[scheme]}"
 
     def client(self, scheme, agent=None, closes=True, **options):
@@ -198,20 +204,41 @@ class Scenarios:
             [message] = client.receive(1)
             self.assertEqual((message["payload"], message["retain"]), (b"kept", True))
 
+    def test_a_closed_client_says_so(self):
+        client = self.client(self.main[0])
+        receiving = client.begin("receive", count=1)
+        client.do("close")
+        with self.assertRaises(Failure) as failed:
+            receiving.result(PATIENCE_S)
+        self.assertEqual(failed.exception.kind, "closed", failed.exception)
+        for do in ({"do": "publish", "topic": "t", "payload": "", "qos": 0}, {"do": "subscribe", "filter": "t", "qos": 0}):
+            self.assert_fails("closed", client, **do)
+
+    def test_a_will_is_not_published_when_the_client_is_closed(self):
+        for scheme in self.main:
+            watcher, client = self.client(scheme), self.client(scheme, will={**WILL, "topic": f"will/{scheme}"})
+            watcher.do("subscribe", filter=f"will/{scheme}", qos=1)
+            client.do("close")
+            # The broker has read the end before: it has read what came afterwards.
+            self.client(scheme).publish(f"will/{scheme}", b"no will", 1)
+            self.assertEqual(watcher.payloads(1), [b"no will"])
+
+
+class Scenarios(Basics):
+    """All of them."""
+
     def test_a_will_is_published_when_the_program_is_killed(self):
         for scheme in self.main:
             watcher = self.client(scheme)
             watcher.do("subscribe", filter=f"will/{scheme}", qos=1)
             lost = self.start_agent()
-            will = {"topic": f"will/{scheme}", "payload": base64.b64encode(b"lost").decode(), "qos": 1, "retain": True}
+            self.addCleanup(lost.kill)
+            will = {**WILL, "topic": f"will/{scheme}"}
             # A broker notices that QUIC's other end is gone when nothing comes from it.
             self.client(scheme, lost, closes=False, will=will, **self.short_lived)
             lost.kill()
             [message] = watcher.receive(1)
             self.assertEqual((message["payload"], message["qos"]), (b"lost", 1))
-
-    # A client that the broker misses soon.
-    short_lived = {"keep_alive_s": 1}
 
     def test_a_broker_that_is_killed_and_starts_again(self):
         for scheme in self.main:
@@ -221,7 +248,7 @@ class Scenarios:
 
     def killed_while_it_publishes(self, scheme, qos):
         listener, sender = [
-            self.client(scheme, client_id=f"{name}-{scheme}-{qos}", session_expiry_s=600, reconnect_longest_ms=500)
+            self.client(scheme, client_id=f"{name}-{scheme}-{qos}", session_expiry_s=600, **self.attentive)
             for name in ("listener", "sender")
         ]
         topic = f"n/{scheme}/{qos}"
@@ -244,8 +271,6 @@ class Scenarios:
             self.assertEqual(sorted(set(received)), list(range(301)))
 
     def test_quic_goes_on_from_another_address(self):
-        if not self.has_path:
-            self.skipTest("this layer has no network_changed()")
         client = self.client("quic")
         client.do("subscribe", filter="t", qos=1)
         before = client.do("statistics")
@@ -284,11 +309,9 @@ class Scenarios:
         client = self.client(self.main[0])
         # The server's Maximum Packet Size, of CONNACK.
         for count in (1, 2):
-            self.assert_fails(self.too_large, client, "publish", topic="t", qos=1,
+            self.assert_fails("refused", client, "publish", topic="t", qos=1,
                               payload=base64.b64encode(bytes(2 << 20)).decode())
             client.publish("t", b"m", 1)
-
-    too_large = "refused"
 
     def test_options_that_there_are_not(self):
         for options in ({"more": {"no_such": "1"}}, {"more": {"keep_alive_s": "x"}}, {"client_id": "a\0b"}):
@@ -301,23 +324,10 @@ class Scenarios:
         with self.assertRaises(Failure) as failed:
             self.client(self.main[1])
         self.assertEqual(failed.exception.kind, "refused", failed.exception)
-        if self.has_offline:
-            client = self.client(self.main[0], offline=True)
-            sent = client.begin("publish_numbers", topic="t", qos=1, first=0, count=1)
-            self.broker.start()
-            sent.result(PATIENCE_S)
-        else:
-            self.broker.start()
-
-    def test_a_closed_client_says_so(self):
-        client = self.client(self.main[0])
-        receiving = client.begin("receive", count=1)
-        client.do("close")
-        with self.assertRaises(Failure) as failed:
-            receiving.result(PATIENCE_S)
-        self.assertEqual(failed.exception.kind, "closed", failed.exception)
-        for do in ({"do": "publish", "topic": "t", "payload": "", "qos": 0}, {"do": "subscribe", "filter": "t", "qos": 0}):
-            self.assert_fails("closed", client, **do)
+        client = self.client(self.main[0], offline=True)
+        sent = client.begin("publish_numbers", topic="t", qos=1, first=0, count=1)
+        self.broker.start()
+        sent.result(PATIENCE_S)
 
     def test_a_client_that_gives_up_says_so(self):
         first = self.client(self.main[0], client_id="same")
@@ -337,8 +347,6 @@ class Scenarios:
         self.assertEqual([int(payload) for payload in slow.payloads(3000)], list(range(3000)))
 
     def test_a_message_is_acknowledged_by_hand(self):
-        if not self.acknowledges_by_hand:
-            self.skipTest("this layer acknowledges by itself")
         options = {"client_id": "c", "session_expiry_s": 600}
         client = self.client(self.main[0], acknowledge_by_hand=True, **options)
         client.do("subscribe", filter="t", qos=1)

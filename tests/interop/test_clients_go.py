@@ -20,10 +20,12 @@ def program() -> str:
 
 @unittest.skipUnless(shutil.which("go"), "Go is missing")
 class Go(Scenarios, unittest.TestCase):
-    def agent_command(self):
+    @classmethod
+    def agent_command(cls):
         return [program()]
 
-    def agent_environment(self):
+    @classmethod
+    def agent_environment(cls):
         return {**os.environ, "LD_LIBRARY_PATH": str(FOLDER)}
 
 

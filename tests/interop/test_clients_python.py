@@ -9,10 +9,12 @@ from client_tutorial import FOLDER, ROOT
 
 
 class Python(Scenarios, unittest.TestCase):
-    def agent_command(self):
+    @classmethod
+    def agent_command(cls):
         return [sys.executable, str(ROOT / "tests/interop/agents/agent.py")]
 
-    def agent_environment(self):
+    @classmethod
+    def agent_environment(cls):
         return {**os.environ, "PYTHONPATH": str(ROOT / "clients/python"), "FULMAR_LIBRARY": str(FOLDER / "libfulmar.so")}
 
 
