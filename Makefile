@@ -18,6 +18,7 @@ QUIC_GO := $(TARGET)/interop-quic-go
 # libfulmar of the tests' profile, and the client for Go on it.
 LIBRARY := $(abspath $(TARGET))/interop-libfulmar
 AGENT_GO := $(TARGET)/interop-agent-go
+JAVA := clients/java/target/ready
 SOAK_GO := $(TARGET)/interop-soak-go
 PEBBLE := $(TARGET)/interop-pebble
 HOME_ASSISTANT := $(TARGET)/interop-home-assistant
@@ -185,7 +186,7 @@ built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
 # What third-party clients are built and installed from.
-interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO) $(BROWSER)/node_modules/ready
+interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO) $(BROWSER)/node_modules/ready $(JAVA)
 
 test-interop: interop-built built built-tiny ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
@@ -225,6 +226,10 @@ $(NODE)/node_modules/ready: $(NODE)/package-lock.json | interop-needs
 
 $(BROWSER)/node_modules/ready: $(BROWSER)/package-lock.json | interop-needs
 	cd $(BROWSER) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+$(JAVA): clients/java/pom.xml $(shell find clients/java/src -type f) | interop-needs built
+	mvn -B -q -f clients/java package -Dfulmar.library=$(dir $(FULMAR))
 	touch $@
 
 $(AGENT_GO): $(wildcard clients/go/*.* tests/interop/agents/go/*) crates/ffi/include/fulmar.h | interop-needs built

@@ -29,8 +29,6 @@ type Client struct {
 	handle handle
 	events *os.File
 	hook   func(Event)
-	// taking is held by what the library allows one thread at a time.
-	taking sync.Mutex
 
 	mu sync.Mutex
 	// changed is closed, and replaced, when what is below has changed.
@@ -143,7 +141,7 @@ func (c *Client) read(raw syscall.RawConn) {
 		var ended error
 		err := raw.Read(func(uintptr) bool {
 			for c.hasRoom() {
-				event, some, err := c.next()
+				event, some, err := next(c.handle)
 				if err != nil {
 					ended = err
 					return true
@@ -160,12 +158,6 @@ func (c *Client) read(raw syscall.RawConn) {
 			return
 		}
 	}
-}
-
-func (c *Client) next() (event, bool, error) {
-	c.taking.Lock()
-	defer c.taking.Unlock()
-	return next(c.handle)
 }
 
 // hasRoom says whether to take an event: results may stand behind more messages than wait already.
@@ -397,8 +389,6 @@ func (c *Client) Messages(ctx context.Context) iter.Seq2[Message, error] {
 
 // Acknowledge acknowledges a message at QoS 1, with Options.AcknowledgeByHand.
 func (c *Client) Acknowledge(message Message) error {
-	c.taking.Lock()
-	defer c.taking.Unlock()
 	return acknowledge(c.handle, message.receipt)
 }
 

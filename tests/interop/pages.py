@@ -73,6 +73,7 @@ TYPED = [
     ("tests/interop/test_libfulmar.py", "docs/clients.md", ["## C", "## Python"]),
     ("tests/interop/test_clients_go.py", "docs/clients.md", ["## Go"]),
     ("tests/interop/test_clients_web.py", "docs/clients.md", ["## Browsers"]),
+    ("tests/interop/test_clients_java.py", "docs/clients.md", ["## Java and Kotlin"]),
     ("tests/interop/test_mqttsn.py", "docs/mqtt-sn.md", ["mqtt_sn_pub "]),
     ("tests/interop/test_dynsec.py", "docs/access.md", ["mosquitto_ctrl "]),
     ("tests/interop/test_dynsec.py", "docs/mosquitto.md", ["fulmar import dynamic-security "]),

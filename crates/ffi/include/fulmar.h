@@ -161,7 +161,7 @@ int fulmar_next(uint64_t client, struct fulmar_event *event, int64_t timeout);
 int fulmar_event_fd(uint64_t client);
 
 /* Acknowledges a message at QoS 1 by its receipt, with acknowledge_by_hand. One of an earlier connection is ignored: the
- * server sends that message again. On the thread that calls fulmar_next. */
+ * server sends that message again. */
 int fulmar_acknowledge(uint64_t client, uint64_t receipt);
 
 /* Says that the machine's network has changed: QUIC moves to a new socket, and the connection goes on. */

@@ -38,6 +38,8 @@ pub(crate) struct Handle {
     /// `None` once it is closed.
     live: Mutex<Option<Live>>,
     taken: Mutex<EventReader>,
+    /// Of messages that were taken and not acknowledged, on this connection.
+    receipts: Mutex<HashMap<u64, Receipt>>,
     queue: Arc<Queue>,
     last_receipt: AtomicU64,
     readable: UnixStream,
@@ -55,7 +57,6 @@ struct Live {
 struct EventReader {
     items: mpsc::Receiver<Item>,
     pointees: Pointees,
-    receipts: HashMap<u64, Receipt>,
 }
 
 /// State that the tasks of a client share.
@@ -140,10 +141,15 @@ impl Handle {
         let weak = items.downgrade();
         let task = runtime.spawn(forward(events, items, Arc::clone(&queue)));
         let live = Live { client, items: weak, events: task.abort_handle() };
-        let taken =
-            EventReader { items: taken, pointees: Pointees::default(), receipts: HashMap::new() };
-        let (live, taken) = (Mutex::new(Some(live)), Mutex::new(taken));
-        Ok(Arc::new(Handle { live, taken, queue, last_receipt: AtomicU64::new(0), readable }))
+        let taken = EventReader { items: taken, pointees: Pointees::default() };
+        Ok(Arc::new(Handle {
+            live: Mutex::new(Some(live)),
+            taken: Mutex::new(taken),
+            receipts: Mutex::default(),
+            queue,
+            last_receipt: AtomicU64::new(0),
+            readable,
+        }))
     }
 
     fn live(&self) -> Result<Live, Failure> {
@@ -250,11 +256,11 @@ impl Handle {
             && let Some(receipt) = message.receipt.take()
         {
             number = self.last_receipt.fetch_add(1, Ordering::Relaxed) + 1;
-            taken.receipts.insert(number, receipt);
+            self.receipts.lock().insert(number, receipt);
         }
         if let Item::Event(Event::Connected { .. }) = &item {
             // Of the connection before: the server sends their messages again.
-            taken.receipts.clear();
+            self.receipts.lock().clear();
         }
         *event = taken.pointees.event_for_c(item, number);
         Ok(true)
@@ -268,8 +274,7 @@ impl Handle {
     /// Acknowledges the message with this receipt.
     pub(crate) fn acknowledge(&self, receipt: u64) -> Result<(), Failure> {
         let live = self.live()?;
-        let busy = || Failure::new(BUSY, "another thread is in fulmar_next with this client");
-        let found = self.taken.try_lock().ok_or_else(busy)?.receipts.remove(&receipt);
+        let found = self.receipts.lock().remove(&receipt);
         // Not that of an earlier connection.
         if let Some(receipt) = found {
             wait(None, live.client.acknowledge(receipt))?;

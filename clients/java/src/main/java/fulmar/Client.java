@@ -1,0 +1,313 @@
+package fulmar;
+
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Queue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ForkJoinPool;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.LongToIntFunction;
+
+/**
+ * A client of one broker. It reconnects by itself, keeps what is queued meanwhile, and subscribes again if the server has
+ * lost the session. Its methods may be called on any thread; futures complete on the common pool.
+ */
+public final class Client implements AutoCloseable {
+  /** Messages that wait for the application before the client reads no further ones. */
+  private static final int MAX_MESSAGES = 1000;
+
+  /** Time after which a call that waits for room in the queue looks whether its thread was interrupted, in ms. */
+  private static final long INTERRUPT_POLL_MS = 100;
+
+  private final long handle;
+  private final Options options;
+  private final Thread reader = new Thread(this::read, "fulmar");
+  private final CompletableFuture<Void> connected = new CompletableFuture<>();
+  private final ReentrantLock lock = new ReentrantLock();
+  private final Condition changed = lock.newCondition();
+  // With the lock:
+  private final Queue<Message> messages = new ArrayDeque<>();
+  private final Map<Long, CompletableFuture<Integer>> waiting = new HashMap<>();
+  private long lastToken;
+  private boolean closing;
+  private FulmarException ended;
+
+  private Client(String url, Options options) {
+    this.options = options;
+    long made = options.make(url);
+    try {
+      handle = Library.made(Library.FULMAR.fulmar_connect(made));
+    } finally {
+      Library.FULMAR.fulmar_free(made);
+    }
+    reader.setDaemon(true);
+    reader.start();
+  }
+
+  /** Connects with the library's options. */
+  public static CompletableFuture<Client> connect(String url) {
+    return connect(url, new Options());
+  }
+
+  /**
+   * Starts a client. The future has it when the server has accepted it, at once with {@link Options#offline()}, or fails with
+   * {@link RefusedException} if the first attempt does.
+   *
+   * @throws IllegalArgumentException if the URL or an option cannot be used
+   */
+  public static CompletableFuture<Client> connect(String url, Options options) {
+    Client client = new Client(url, options);
+    if (options.offline) {
+      return CompletableFuture.completedFuture(client);
+    }
+    return client.connected.handle(
+        (nothing, failure) -> {
+          if (failure == null) {
+            return client;
+          }
+          client.close();
+          throw (FulmarException) failure;
+        });
+  }
+
+  /**
+   * Publishes; the future completes when the server has the message (QoS 1 and 2) or it is sent, or fails with {@link
+   * RefusedException}. Waits while the client's queue is full. Messages of one thread are sent in its order.
+   *
+   * @throws IllegalArgumentException if the message cannot be published
+   * @throws ClosedException if the client is closed
+   */
+  public CompletableFuture<Void> publish(Message message) {
+    return request(token -> queue(message, token)).thenApply(reason -> null);
+  }
+
+  private int queue(Message message, long token) {
+    for (; ; ) {
+      int answer = message.publish(handle, token, INTERRUPT_POLL_MS);
+      if (answer != Library.TIMEOUT || Thread.currentThread().isInterrupted()) {
+        return answer;
+      }
+    }
+  }
+
+  /**
+   * Subscribes; the future has the granted QoS.
+   *
+   * @param options the QoS, and options of SUBSCRIBE (MQTT 5.0, section 3.8.3.1): 4 for No Local, 8 for Retain As Published
+   * @throws IllegalArgumentException if the filter or the options cannot be used
+   */
+  public CompletableFuture<Integer> subscribe(String filter, int options) {
+    byte[] text = Library.text(filter, "the filter");
+    return request(token -> Library.FULMAR.fulmar_subscribe(handle, text, (byte) options, token));
+  }
+
+  /** Ends a subscription. */
+  public CompletableFuture<Void> unsubscribe(String filter) {
+    byte[] text = Library.text(filter, "the filter");
+    return request(token -> Library.FULMAR.fulmar_unsubscribe(handle, text, token)).thenApply(reason -> null);
+  }
+
+  /**
+   * Waits for the next message.
+   *
+   * @throws ClosedException after {@link #close()}
+   * @throws DisconnectedException if the client has given up
+   */
+  public Message receive() throws InterruptedException {
+    return receive(Duration.ofDays(365_000));
+  }
+
+  /** Waits for the next message, and returns null if there is none in time. */
+  public Message receive(Duration timeout) throws InterruptedException {
+    long nanos = TimeUnit.NANOSECONDS.convert(timeout);
+    lock.lockInterruptibly();
+    try {
+      while (messages.isEmpty()) {
+        if (ended != null) {
+          throw ended;
+        }
+        if (nanos <= 0) {
+          return null;
+        }
+        nanos = changed.awaitNanos(nanos);
+      }
+      changed.signalAll();
+      return messages.remove();
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  /** Acknowledges a message at QoS 1, with {@link Options#acknowledgeByHand()}. */
+  public void acknowledge(Message message) {
+    Library.checked(Library.FULMAR.fulmar_acknowledge(handle, message.receipt()));
+  }
+
+  /** Says that the machine's network has changed: QUIC moves to a new socket, and the connection goes on. */
+  public void networkChanged() {
+    Library.checked(Library.FULMAR.fulmar_network_changed(handle));
+  }
+
+  /** Returns statistics of the connection's path; fails if there is no connection. */
+  public Statistics statistics() {
+    Library.Path path = new Library.Path();
+    Library.checked(Library.FULMAR.fulmar_path(handle, path));
+    return Statistics.of(path);
+  }
+
+  /** Disconnects after what is queued is delivered, for at most drain_timeout_ms, and ends the client. */
+  @Override
+  public void close() {
+    // An error says that it is closed already, or has given up.
+    Library.FULMAR.fulmar_disconnect(handle, -1);
+    lock.lock();
+    try {
+      closing = true;
+      changed.signalAll();
+      // Results stand before the end.
+      while (ended == null && !waiting.isEmpty()) {
+        changed.awaitUninterruptibly();
+      }
+    } finally {
+      lock.unlock();
+    }
+    end(new ClosedException());
+    Library.FULMAR.fulmar_free(handle);
+  }
+
+  private CompletableFuture<Integer> request(LongToIntFunction call) {
+    CompletableFuture<Integer> result = new CompletableFuture<>();
+    long token;
+    lock.lock();
+    try {
+      if (ended != null) {
+        throw ended;
+      }
+      token = ++lastToken;
+      waiting.put(token, result);
+      changed.signalAll();
+    } finally {
+      lock.unlock();
+    }
+    boolean begun = false;
+    try {
+      Library.checked(call.applyAsInt(token));
+      begun = true;
+    } finally {
+      if (!begun) {
+        answer(token);
+      }
+    }
+    return result;
+  }
+
+  /** Takes a request that waits from the list. */
+  private CompletableFuture<Integer> answer(long token) {
+    lock.lock();
+    try {
+      changed.signalAll();
+      return waiting.remove(token);
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  private void read() {
+    Library.Received event = new Library.Received();
+    while (awaitRoom() && Library.FULMAR.fulmar_next(handle, event, -1) == 1) {
+      take(event);
+    }
+    end(new ClosedException());
+  }
+
+  /** Waits until an event may be taken: results may stand behind more messages than wait already. */
+  private boolean awaitRoom() {
+    lock.lock();
+    try {
+      while (messages.size() >= MAX_MESSAGES && waiting.isEmpty() && !closing) {
+        changed.awaitUninterruptibly();
+      }
+      return messages.size() < MAX_MESSAGES || !waiting.isEmpty();
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  private void take(Library.Received event) {
+    switch (event.kind) {
+      case 1 -> {
+        connected.completeAsync(() -> null);
+        tell(Event.of(Event.Kind.CONNECTED, event));
+      }
+      case 2 -> {
+        RefusedException refused = new RefusedException(event.reason, event.textOfEvent());
+        fail(connected, refused);
+        if (event.retryIn < 0) {
+          end(new DisconnectedException(event.reason, event.textOfEvent()));
+        }
+        tell(Event.of(Event.Kind.LOST, event));
+      }
+      case 3 -> {
+        Message message = Message.received(event);
+        lock.lock();
+        try {
+          messages.add(message);
+          changed.signalAll();
+        } finally {
+          lock.unlock();
+        }
+      }
+      case 4, 5, 6 -> finish(event.token, event.reason, event.textOfEvent());
+      case 7 -> tell(Event.of(Event.Kind.MIGRATED, event));
+      case 8 -> tell(Event.of(Event.Kind.MAY_REPEAT, event));
+      default -> {
+        // Of a later library.
+      }
+    }
+  }
+
+  private void finish(long token, int reason, String text) {
+    CompletableFuture<Integer> result = answer(token);
+    if (result == null) {
+      return;
+    }
+    if (reason >= 0 && reason < 0x80) {
+      result.completeAsync(() -> reason);
+    } else {
+      fail(result, new RefusedException(reason, text));
+    }
+  }
+
+  private static void fail(CompletableFuture<?> future, FulmarException failure) {
+    ForkJoinPool.commonPool().execute(() -> future.completeExceptionally(failure));
+  }
+
+  private void tell(Event event) {
+    try {
+      options.onEvent.accept(event);
+    } catch (RuntimeException failure) {
+      Thread.UncaughtExceptionHandler handler = reader.getUncaughtExceptionHandler();
+      handler.uncaughtException(reader, failure);
+    }
+  }
+
+  /** Notes why the client has ended, unless it is known, and fails what waits. */
+  private void end(FulmarException why) {
+    lock.lock();
+    try {
+      if (ended == null) {
+        ended = why;
+      }
+      waiting.values().forEach(result -> fail(result, ended));
+      waiting.clear();
+      fail(connected, ended);
+      changed.signalAll();
+    } finally {
+      lock.unlock();
+    }
+  }
+}
