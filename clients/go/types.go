@@ -27,10 +27,10 @@ type Refused struct {
 }
 
 func (r *Refused) Error() string {
-	if r.Reason < 0 {
-		return r.Text
+	if r.Text == "" {
+		return fmt.Sprintf("refused with reason code 0x%02x", r.Reason)
 	}
-	return fmt.Sprintf("%s (reason code %#04x)", r.Text, r.Reason)
+	return r.Text
 }
 
 // Disconnected says that the client has given up: the server ended it for good, or it was not to connect again.

@@ -10,15 +10,20 @@ with 0, unless it finds that it has leaked something.
 import base64
 import concurrent.futures
 import json
+import re
+import socket
 import subprocess
 import tempfile
 import threading
+import urllib.request
 
-from broker import PATIENCE_S, Broker, binary
+from broker import PATIENCE_S, Broker, binary, eventually
 
 PASSWORD = "correct horse"
 SETTINGS = """[auth]
 allow_anonymous = "always"
+scram = true
+scram_iterations = 4096
 password_file = "{folder}/passwords"
 [http]
 allowed_origins = ["*"]
@@ -292,6 +297,41 @@ class Scenarios(Basics):
             self.assert_fails("refused", client, "publish", 0x87, topic="forbidden/t", payload="", qos=1)
             # It has done no harm.
             client.publish("t", b"m", 1)
+
+    def test_a_password_that_is_not_sent(self):
+        command = [binary(), "ctl", "--data", self.broker.data, "users", "add", "sam", "--role", "viewer"]
+        subprocess.run(command, input=PASSWORD, text=True, check=True, capture_output=True, timeout=PATIENCE_S)
+        scram = {"username": "sam", "more": {"scram": "1"}}
+        for scheme in self.main:
+            with self.assertRaises(Failure) as failed:
+                self.client(scheme, password="wrong", **scram)
+            self.assertEqual((failed.exception.kind, failed.exception.reason), ("refused", 0x86), failed.exception)
+            self.client(scheme, password=PASSWORD, **scram)
+
+    def test_a_network_that_blocks_udp(self):
+        tls = self.broker.ports["mqtts"]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+            silent.bind(("127.0.0.1", 0))
+            self.broker.ports["quic"], used = silent.getsockname()[1], self.broker.ports["quic"]
+            try:
+                client = self.client("quic", more={"fallback_port": str(tls)})
+            finally:
+                self.broker.ports["quic"] = used
+            self.assertEqual(client.do("statistics")["transport"], "mqtts")
+            client.publish("t", b"m", 1)
+
+    def test_a_stream_of_quic_for_each_topic(self):
+        def opened():
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.broker.ports['http']}/metrics") as answer:
+                return int(re.search(r"^fulmar_quic_streams_opened_total (\d+)", answer.read().decode(), re.MULTILINE)[1])
+
+        before = opened()
+        client = self.client("quic", more={"streams": "topic"})
+        for topic in "abc":
+            client.publish(topic, b"m", 1)
+        client.do("close")
+        # The control stream besides.
+        eventually("streams", lambda: opened() >= before + 4)
 
     def test_wrong_arguments_are_errors_of_the_call(self):
         for scheme in self.main:

@@ -46,11 +46,11 @@ const doing = {
     const how = new URL(url).protocol;
     const over = how === 'webtransport:' ? 'webtransport' : 'websocket';
     // Otherwise it is tried at the port of the WebSocket, where nothing listens for QUIC.
-    const server = how === 'webtransport:' ? fromConfig() : undefined;
+    const server = { 'webtransport:': fromConfig(), 'hanging:': () => new Promise(() => {}) }[how];
     globalThis.WebTransport = how === 'missing:' ? undefined : existing;
     const { will } = options;
     const made = mqtt.connect(options.websocket, {
-      ...webtransport({ server, deadlineMs: 3000, onTransport: (transport) => transports.push(transport) }),
+      ...webtransport({ server, deadlineMs: how === 'hanging:' ? 100 : 3000, onTransport: (transport) => transports.push(transport) }),
       protocolVersion: 5,
       clientId: options.client_id,
       username: options.username,
