@@ -95,7 +95,7 @@ gateway: needs ## Build a small program with the broker and gateway only: target
 # For C: a fault becomes an error of the call, which `panic = "abort"` would not let it.
 PREFIX ?= $(abspath $(TARGET))/libfulmar
 .PHONY: libfulmar libfulmar-files
-libfulmar: needs ## Build the client library for C and Python in target/libfulmar (PREFIX=/usr/local: there)
+libfulmar: needs ## Build the client library for C and other languages in target/libfulmar (PREFIX=/usr/local: there)
 	cargo rustc --profile library --locked --package fulmar-ffi --crate-type cdylib -- -C link-arg=-Wl,-soname,libfulmar.so.0
 	cargo rustc --profile library --locked --package fulmar-ffi --crate-type staticlib
 	$(MAKE) --no-print-directory libfulmar-files BUILT=$(TARGET)/library

@@ -283,9 +283,19 @@ func (c *Client) request(work func(token uint64) error) (*Delivery, error) {
 	}
 	if err := work(delivery.token); err != nil {
 		delivery.forget()
-		return nil, err
+		return nil, c.cause(err)
 	}
 	return delivery, nil
+}
+
+// cause is why a call has failed: the handle of a client that has ended is wrong, too.
+func (c *Client) cause(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil && c.ended != nil {
+		return c.ended
+	}
+	return err
 }
 
 // Publish publishes, and waits as Delivery.Wait does.
@@ -389,14 +399,17 @@ func (c *Client) Messages(ctx context.Context) iter.Seq2[Message, error] {
 
 // Acknowledge acknowledges a message at QoS 1, with Options.AcknowledgeByHand.
 func (c *Client) Acknowledge(message Message) error {
-	return acknowledge(c.handle, message.receipt)
+	return c.cause(acknowledge(c.handle, message.receipt))
 }
 
 // NetworkChanged says that the machine's network has changed: QUIC moves to a new socket, and the connection goes on.
-func (c *Client) NetworkChanged() error { return networkChanged(c.handle) }
+func (c *Client) NetworkChanged() error { return c.cause(networkChanged(c.handle)) }
 
 // Statistics returns those of the connection's path; ErrTimeout if there is no connection.
-func (c *Client) Statistics() (Statistics, error) { return path(c.handle) }
+func (c *Client) Statistics() (Statistics, error) {
+	found, err := path(c.handle)
+	return found, c.cause(err)
+}
 
 // Close disconnects after what is queued is delivered, for at most drain_timeout_ms, and ends the client.
 func (c *Client) Close() error {

@@ -129,6 +129,9 @@ class Basics:
     short_lived = {"keep_alive_s": 1}
     attentive = {"reconnect_longest_ms": 500}
 
+    # More requests that a closed client fails.
+    others = ({"do": "network_changed"}, {"do": "statistics"})
+
     agent: Agent | None = None
 
     @classmethod
@@ -216,8 +219,18 @@ class Basics:
         with self.assertRaises(Failure) as failed:
             receiving.result(PATIENCE_S)
         self.assertEqual(failed.exception.kind, "closed", failed.exception)
-        for do in ({"do": "publish", "topic": "t", "payload": "", "qos": 0}, {"do": "subscribe", "filter": "t", "qos": 0}):
+        for do in ({"do": "publish", "topic": "t", "payload": "", "qos": 0}, {"do": "subscribe", "filter": "t", "qos": 0},
+                   *self.others):
             self.assert_fails("closed", client, **do)
+
+    def test_a_client_that_is_closed_while_it_publishes(self):
+        for scheme in self.main:
+            client = self.client(scheme)
+            publishing = [client.begin("publish", topic="t", payload="", qos=n % 3) for n in range(200)]
+            client.do("close")
+            for future in publishing:
+                error = future.exception(PATIENCE_S)
+                self.assertIn(error and error.kind, (None, "closed"), error)
 
     def test_a_will_is_not_published_when_the_client_is_closed(self):
         for scheme in self.main:

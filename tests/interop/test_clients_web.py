@@ -17,6 +17,7 @@ class Chromium(Basics):
     schemes = ("webtransport", "ws", "hanging", "missing")
     main = ("webtransport", "ws")
     attentive = {"keep_alive_s": 2}
+    others = ()
     where = "window"
 
     @classmethod

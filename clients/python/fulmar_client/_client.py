@@ -65,6 +65,7 @@ class Client:
 
     def __init__(self, url: str, *, offline: bool = False, **options: Any):
         self._client = self._options = 0
+        self._why: Tuple[str, Optional[int]] = ("the client is not in use yet: async with", None)
         self._options = made(LIBRARY.fulmar_options_new(as_text(url, "the URL")))
         for name, value in options.items():
             if isinstance(value, bool):
@@ -86,7 +87,7 @@ class Client:
             raise Error(c.BUSY, "this client is in use")
         self._loop = asyncio.get_running_loop()
         self._received: "asyncio.Queue[Optional[Message]]" = asyncio.Queue()
-        self._why: Tuple[str, Optional[int]] = ("the client is closed", None)
+        self._why = ("the client is closed", None)
         self._client = made(LIBRARY.fulmar_connect(self._options))
         self._fd = checked(LIBRARY.fulmar_event_fd(self._client))
         self._connected = None if self._offline else self._loop.create_future()
@@ -171,9 +172,13 @@ class Client:
             if self._connected and not self._connected.done():
                 self._connected.set_exception(Refused(event.reason, self.last_error))
 
-    def _request(self) -> Tuple[int, asyncio.Future]:
+    def _open(self) -> int:
         if not self._client:
             raise Disconnected(*self._why)
+        return self._client
+
+    def _request(self) -> Tuple[int, asyncio.Future]:
+        self._open()
         self._last_token += 1
         future = self._waiting[self._last_token] = self._loop.create_future()
         self._read(True)
@@ -245,15 +250,15 @@ class Client:
 
     def acknowledge(self, message: Message) -> None:
         """Acknowledges a message at QoS 1, of a client with acknowledge_by_hand."""
-        checked(LIBRARY.fulmar_acknowledge(self._client, message.receipt))
+        checked(LIBRARY.fulmar_acknowledge(self._open(), message.receipt))
 
     def network_changed(self) -> None:
         """Says that the machine's network has changed: QUIC moves at once."""
-        checked(LIBRARY.fulmar_network_changed(self._client))
+        checked(LIBRARY.fulmar_network_changed(self._open()))
 
     async def path(self) -> Path:
         """Statistics of the connection's path."""
-        found, client = c.PathStructure(), self._client
+        found, client = c.PathStructure(), self._open()
         await self._loop.run_in_executor(None, lambda: checked(LIBRARY.fulmar_path(client, ctypes.byref(found))))
         return Path(c.TRANSPORTS[found.transport], found.early_data, found.rtt_us / 1000, found.lost_packets, found.sent_bytes,
                     found.received_bytes, found.migrations, found.server_moves)

@@ -38,7 +38,7 @@ pub(crate) struct Handle {
     /// `None` once it is closed.
     live: Mutex<Option<Live>>,
     taken: Mutex<EventReader>,
-    /// Of messages that were taken and not acknowledged, on this connection.
+    /// Receipts of this connection that the application has not used.
     receipts: Mutex<HashMap<u64, Receipt>>,
     queue: Arc<Queue>,
     last_receipt: AtomicU64,

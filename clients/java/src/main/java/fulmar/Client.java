@@ -144,18 +144,18 @@ public final class Client implements AutoCloseable {
 
   /** Acknowledges a message at QoS 1, with {@link Options#acknowledgeByHand()}. */
   public void acknowledge(Message message) {
-    Library.checked(Library.FULMAR.fulmar_acknowledge(handle, message.receipt()));
+    checked(Library.FULMAR.fulmar_acknowledge(handle, message.receipt()));
   }
 
   /** Says that the machine's network has changed: QUIC moves to a new socket, and the connection goes on. */
   public void networkChanged() {
-    Library.checked(Library.FULMAR.fulmar_network_changed(handle));
+    checked(Library.FULMAR.fulmar_network_changed(handle));
   }
 
   /** Returns statistics of the connection's path; fails if there is no connection. */
   public Statistics statistics() {
     Library.Path path = new Library.Path();
-    Library.checked(Library.FULMAR.fulmar_path(handle, path));
+    checked(Library.FULMAR.fulmar_path(handle, path));
     return Statistics.of(path);
   }
 
@@ -195,7 +195,7 @@ public final class Client implements AutoCloseable {
     }
     boolean begun = false;
     try {
-      Library.checked(call.applyAsInt(token));
+      checked(call.applyAsInt(token));
       begun = true;
     } finally {
       if (!begun) {
@@ -203,6 +203,21 @@ public final class Client implements AutoCloseable {
       }
     }
     return result;
+  }
+
+  /** Fails with the cause if a call has failed: the handle of a client that has ended is wrong, too. */
+  private void checked(int answer) {
+    if (answer < 0) {
+      lock.lock();
+      try {
+        if (ended != null) {
+          throw ended;
+        }
+      } finally {
+        lock.unlock();
+      }
+    }
+    Library.checked(answer);
   }
 
   /** Takes a request that waits from the list. */
