@@ -80,6 +80,27 @@ class Python(WithBroker):
 
         self.run_async(work())
 
+    def test_publications_stay_in_order_while_the_queue_is_full(self):
+        async def work():
+            options = {"session_expiry_s": 600, "reconnect_longest_ms": 100}
+            listener = self.client("mqtt", client_id="listener", **options)
+            sender = self.client("quic", client_id="sender", max_queued_messages=10, **options)
+            async with listener, sender:
+                await listener.subscribe("t", 1)
+                self.broker.kill()
+                publishing = [asyncio.ensure_future(sender.publish("t", str(n), 1)) for n in range(50)]
+                await asyncio.sleep(0)
+                starting = asyncio.get_running_loop().run_in_executor(None, self.broker.start)
+                # More begin while these wait, and while there is room again.
+                while not publishing[40].done():
+                    publishing.append(asyncio.ensure_future(sender.publish("t", str(len(publishing)), 1)))
+                    await asyncio.sleep(0.001)
+                await asyncio.gather(starting, *publishing)
+                received = [int(m.payload) async for m in take(listener, len(publishing))]
+                self.assertEqual(received, list(range(len(publishing))))
+
+        self.run_async(work())
+
     def test_answers_come_although_many_messages_are_unread(self):
         async def work():
             async with self.client("quic", client_id="both", session_expiry_s=600) as client, self.client("mqtt") as other:

@@ -90,6 +90,7 @@ class Client:
         self._why = ("the client is closed", None)
         self._client = made(LIBRARY.fulmar_connect(self._options))
         self._fd = checked(LIBRARY.fulmar_event_fd(self._client))
+        self._queueing = asyncio.Lock()
         self._connected = None if self._offline else self._loop.create_future()
         self._read(True)
         try:
@@ -204,12 +205,10 @@ class Client:
         publication = c.Publication(as_text(topic, "the topic"), data, len(data), properties, len(given), qos, retain)
         token, future = self._request()
         try:
-            while True:
-                answer = LIBRARY.fulmar_publish(self._client, ctypes.byref(publication), token, 0)
-                if answer != c.TIMEOUT:
-                    break
-                # The queue is full.
-                await asyncio.sleep(0.01)
+            # In turn, or messages would overtake one another where the queue is full.
+            async with self._queueing:
+                while (answer := LIBRARY.fulmar_publish(self._client, ctypes.byref(publication), token, 0)) == c.TIMEOUT:
+                    await asyncio.sleep(0.01)
             checked(answer)
             return await future
         finally:
