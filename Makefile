@@ -22,6 +22,8 @@ JAVA := clients/java/target/ready
 SOAK_GO := $(TARGET)/interop-soak-go
 PEBBLE := $(TARGET)/interop-pebble
 HOME_ASSISTANT := $(TARGET)/interop-home-assistant
+# helm and kubectl, of a package of 37 MB that has them for x86-64 only.
+HELM := $(TARGET)/interop-helm
 # The OpenTelemetry Collector's receiver.
 COLLECTOR := $(TARGET)/interop-collector
 # The microcontrollers' client as a program, and a server for it.
@@ -186,7 +188,7 @@ built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
 # What third-party clients are built and installed from.
-interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO) $(BROWSER)/node_modules/ready $(JAVA)
+interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO) $(BROWSER)/node_modules/ready $(JAVA) $(HELM)/ready
 
 test-interop: interop-built built built-tiny ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
@@ -252,6 +254,12 @@ $(PEBBLE)/pebble: $(wildcard tests/interop/pebble/*) | interop-needs
 	mkdir -p $(@D)
 	cd tests/interop/pebble && go build -o $(abspath $(@D))/ \
 		github.com/letsencrypt/pebble/v2/cmd/pebble github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv
+	touch $@
+
+# Elsewhere, tests that need them are skipped.
+$(HELM)/ready: tests/interop/helm.sha512 | interop-needs
+	mkdir -p $(@D)
+	if [ "$$(uname -m)" = x86_64 ]; then tests/interop/get_helm $(@D); fi
 	touch $@
 
 $(COLLECTOR): $(wildcard tests/interop/collector/*) | interop-needs

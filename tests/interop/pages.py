@@ -82,6 +82,8 @@ TYPED = [
                                                           "fulmar cluster drain", "fulmar cluster snapshot", "fulmar serve",
                                                           "fulmar sub mqtt://"]),
     ("tests/interop/test_demo_cluster.py", "docs/cluster.md", ["fulmar demo cluster"]),
+    ("tests/interop/test_helm.py", "docs/kubernetes.md",
+     ["fulmar passwd", "fulmar cert", "kubectl create secret", "helm install"]),
     ("tests/interop/test_outbox.py", "docs/outbox.md", ["## See that it works"]),
     ("tests/interop/test_page_commands.py", "docs/firmware.md",
      ["python3 firmware/tools/device.py", "fulmar sub mqtt://localhost -t 'sensors"]),
@@ -116,6 +118,9 @@ NOT_TYPED = [
     ("docs/install.md", "make dist ", "builds for minutes"),
     *[("docs/cluster.md", begins, "no command: NATS' configuration, which test_cluster.py uses with ports of its own")
       for begins in ["listen: ", "http: ", "jetstream "]],
+    ("docs/kubernetes.md", "podman ", "needs a container engine and a registry"),
+    *[("docs/kubernetes.md", f"kubectl {begins}", "needs a Kubernetes: test_helm.py starts the Pods as processes")
+      for begins in ["rollout ", "logs ", "exec "]],
     ("docs/outbox.md", "sudo ", "installs a package: test_outbox.py starts what the unit starts, with the same file"),
     ("docs/outbox.md", "podman ", "needs a container engine: tests/dist/test_image.py runs an image without one"),
     ("docs/outbox.md", "make bridge-kill-test", SHORT),
