@@ -2,11 +2,13 @@
 time and sorted names, so that the same contents give the same bytes."""
 
 import base64
+import dataclasses
 import gzip
 import hashlib
 import io
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tarfile
@@ -15,7 +17,7 @@ import zipfile
 from datetime import datetime, timezone
 
 import contents
-from contents import File
+from contents import ROOT, File
 
 SUMMARY = {
     "full": "MQTT broker and gateway for bad networks, over QUIC and TCP",
@@ -115,6 +117,19 @@ def tarball(program, version, epoch, third_party, out):
     name = f"{program.package}-{version}-{program.arch}"
     path = out / f"{name}.tar.gz"
     path.write_bytes(archive(contents.archive_files(program, third_party), epoch, f"{name}/"))
+    return path
+
+
+def chart(version, epoch, out):
+    """The Helm chart, as `helm package` makes it, of this version."""
+    folder = ROOT / "packaging/helm"
+    paths = sorted(path for path in (folder / "fulmar").rglob("*") if path.is_file())
+    files = [File(str(path.relative_to(folder)), path.read_bytes()) for path in paths]
+    own = folder.joinpath("fulmar/Chart.yaml").read_text()
+    stamped = re.sub(r'(?m)^(version|appVersion): .*$', rf'\1: "{version}"', own).encode()
+    files = [dataclasses.replace(file, data=stamped) if file.path == "fulmar/Chart.yaml" else file for file in files]
+    path = out / f"fulmar-chart-{version}.tgz"
+    path.write_bytes(archive(files, epoch))
     return path
 
 

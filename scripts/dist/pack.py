@@ -2,7 +2,7 @@
 """Makes packages of the programs that scripts/dist/compile has compiled: scripts/dist/pack.py PROGRAMS OUT ARCH...
 
 PROGRAMS/ARCH/VARIANT/fulmar are the programs; what is missing there is left out. Of each, OUT gets a .deb, a .rpm, a
-.tar.gz, a wheel and a bill of materials; of each variant an image for all architectures; and SHA256SUMS of everything.
+.tar.gz, a wheel and a bill of materials; of each variant an image for all architectures; the Helm chart; and SHA256SUMS of everything.
 With --formats, only these. The time in all of it is SOURCE_DATE_EPOCH, or that of the last commit."""
 
 import argparse
@@ -26,7 +26,7 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("arch", nargs="+", choices=list(formats.DEBIAN))
     parser.add_argument("--version", help="instead of Cargo.toml's, for tests of upgrades")
-    parser.add_argument("--formats", default="deb,rpm,tar,wheel,sbom,image")
+    parser.add_argument("--formats", default="deb,rpm,tar,wheel,sbom,image,chart")
     options = parser.parse_args()
     version = options.version or tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or subprocess.run(
@@ -54,6 +54,8 @@ def main():
             # Here, because only images need what it imports from the environment of `make dist`.
             import image
             made.append(image.write(programs, version, epoch, notices, options.out))
+    if "chart" in wanted:
+        made.append(formats.chart(version, epoch, options.out))
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
                    for path in sorted(made, key=lambda path: path.name))
     (options.out / "SHA256SUMS").write_text(sums)

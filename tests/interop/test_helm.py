@@ -7,6 +7,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import sys
 import tempfile
 import tomllib
 import unittest
@@ -27,8 +28,8 @@ except ImportError:
 CHART = pages.ROOT / "packaging/helm/fulmar"
 # The page's commands, but for those that need a Kubernetes.
 TYPED = ["fulmar passwd", "fulmar cert", "kubectl create secret", "helm install"]
-# A version of Kubernetes that the chart allows, and a current one.
-VERSIONS = ["1.33", "1.37"]
+# The oldest version of Kubernetes that the chart allows, and a current one.
+VERSIONS = ["1.27", "1.37"]
 CLUSTER = ["mode=cluster", "tls.secretName=fulmar-tls", "auth.passwordSecret.name=fulmar-users"]
 EXISTING = [*CLUSTER, "nats.enabled=false", "nats.existing.servers={tls://nats-0.nats:4222,tls://nats-1.nats:4222}",
             "nats.existing.credentialsSecret.name=nats-user", "nats.existing.tlsSecret.name=nats-ca"]
@@ -216,6 +217,17 @@ class Rendered(unittest.TestCase):
         spec = of(rendered(["config.server.drain_timeout_s=40"]), "StatefulSet")["spec"]["template"]["spec"]
         self.assertEqual(spec["terminationGracePeriodSeconds"], 65)
 
+    def test_the_packed_chart_is_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            code = ("import sys, pathlib; sys.path.insert(0, 'scripts/dist'); import formats; "
+                    "print(formats.chart('7.8.9', 1764547200, pathlib.Path(sys.argv[1])))")
+            packed = subprocess.run([sys.executable, "-c", code, folder], cwd=pages.ROOT, capture_output=True, text=True,
+                                    check=True, timeout=PATIENCE_S).stdout.strip()
+            done = helm("template", "fulmar", packed)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("image: fulmar:7.8.9\n", done.stdout)
+            self.assertIn("helm.sh/chart: fulmar-7.8.9\n", done.stdout)
+
     def test_an_upgrade_does_not_create_the_cluster_again(self):
         self.assertEqual(["Job"], [each["kind"] for each in rendered(CLUSTER) if each["kind"] == "Job"])
         self.assertEqual([], [each for each in rendered(CLUSTER, ["--is-upgrade"]) if each["kind"] == "Job"])
@@ -328,3 +340,7 @@ class Started(unittest.TestCase):
         [now] = ready()
         self.assertIn(now, others)
         self.receive(now, ca, b"2")
+        # As `kubectl delete pod`, which is how Pods are replaced.
+        now.process.terminate()
+        self.assertEqual(now.process.wait(now.spec["terminationGracePeriodSeconds"]), 0)
+        eventually("the next node that serves", lambda: any(pod.passes("readinessProbe") for pod in nodes))
