@@ -15,6 +15,8 @@ import unittest
 import pages
 import paho.mqtt.client as paho
 from broker import PATIENCE_S, binary, eventually
+from nats_accounts import Accounts
+from nats_servers import Servers
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pods import Kubelet
@@ -344,3 +346,21 @@ class Started(unittest.TestCase):
         now.process.terminate()
         self.assertEqual(now.process.wait(now.spec["terminationGracePeriodSeconds"]), 0)
         eventually("the next node that serves", lambda: any(pod.passes("readinessProbe") for pod in nodes))
+
+    def test_nats_that_is_there_already(self):
+        accounts = Accounts()
+        servers = Servers(3, extra=accounts.lines)
+        self.addCleanup(servers.close)
+        found = rendered([*EXISTING[:-3], f"nats.existing.servers={{{','.join(servers.addresses())}}}",
+                          f"nats.existing.monitoring={{{','.join(servers.monitoring())}}}",
+                          "nats.existing.credentialsSecret.name=nats-user"])
+        self.typed("## A cluster")
+        self.secrets["nats-user"] = {"nats.creds": accounts.credentials().encode()}
+        kubelet = Kubelet(found, self.folder, self.secrets)
+        self.addCleanup(kubelet.close)
+        nodes, [job] = kubelet.of("StatefulSet", "fulmar"), kubelet.of("Job", "fulmar-init")
+        self.assertEqual(len(kubelet.pods), 4)
+        kubelet.wait("the Job's end", lambda: not job.is_running() and job.process.returncode == 0)
+        kubelet.wait("a node that serves", lambda: any(pod.passes("readinessProbe") for pod in nodes))
+        # On this machine a node would do without; the servers would not.
+        self.assertIn("credentials_file", configuration(found)["cluster"])
