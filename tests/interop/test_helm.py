@@ -196,6 +196,8 @@ class Rendered(unittest.TestCase):
         for pod in pod_specs(rendered(EVERYTHING)):
             [container], spec = pod["spec"]["containers"], pod["spec"]
             self.assertFalse(spec["automountServiceAccountToken"])
+            # Variables of Services would begin with FULMAR_, as settings do.
+            self.assertFalse(spec["enableServiceLinks"])
             self.assertTrue(spec["securityContext"]["runAsNonRoot"])
             self.assertEqual(spec["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
             self.assertEqual(container["securityContext"], {
@@ -291,6 +293,15 @@ class Started(unittest.TestCase):
         self.addCleanup(found.close)
         return found
 
+    def next_commands(self, kubelet, *values):
+        """Runs what the chart says after `helm install` to type in a Pod; returns what the last one prints."""
+        said = helm("install", "fulmar", CHART, "--dry-run=client", *[word for value in values for word in ("--set", value)])
+        found = re.findall(r"exec (\S+) -- (.+)", said.stdout.split("NOTES:")[1])
+        self.assertTrue(found, said.stderr)
+        for pod, command in found:
+            printed = kubelet.pods[pod].run(*command.split())
+        return printed
+
     def exchange(self, pod, ca, text):
         """Leaves a subscriber's session behind, and a message in it that is acknowledged."""
         subscriber = Client("subscriber", pod, ca)
@@ -314,6 +325,7 @@ class Started(unittest.TestCase):
         [pod] = kubelet.of("StatefulSet", "fulmar")
         kubelet.wait("a Pod that is ready", lambda: pod.passes("readinessProbe"))
         self.assertTrue(pod.passes("startupProbe") and pod.passes("livenessProbe"))
+        self.assertIn("clients", self.next_commands(kubelet, "auth.passwordSecret.name=fulmar-users"))
         ca = pod.mounts["/var/lib/fulmar"] / "ca/ca.pem"
         self.exchange(pod, ca, b"1")
         pod.kill()
@@ -333,7 +345,7 @@ class Started(unittest.TestCase):
         [serves] = ready()
         ca = self.folder / "ca/ca.pem"
         self.exchange(serves, ca, b"2")
-        status = serves.run("/usr/bin/fulmar", "cluster", "status", "--config", "/etc/fulmar/fulmar.toml")
+        status = self.next_commands(kubelet, *CLUSTER)
         self.assertIn(f"node      {serves.name}  {serves.name}.fulmar-headless.default.svc  ", status)
         serves.kill()
         others = [pod for pod in nodes if pod is not serves]
