@@ -38,8 +38,6 @@ type Pool = Client<TimedConnector<HttpsConnector<HttpConnector>>, BodyWrapper<By
 pub(super) struct Https(Pool);
 
 impl Https {
-    /// # Errors
-    /// The file of CAs cannot be used.
     pub(super) fn new(ca_file: Option<&Path>) -> anyhow::Result<Https> {
         let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?

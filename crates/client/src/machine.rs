@@ -341,10 +341,8 @@ impl<P, R> Machine<P, R> {
         waiting.then(|| self.ping_sent.map_or(at, |ping| at.max(ping + keep_alive / 2)))
     }
 
-    /// Handles the passing of time. `listening`: the owner has read all received bytes.
-    ///
-    /// # Errors
-    /// The server does not answer.
+    /// Handles the passing of time. `listening`: the owner has read all received bytes. Fails if the server does not
+    /// answer.
     pub(crate) fn on_deadline(&mut self, now: Instant, listening: bool) -> Result<(), Error> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());

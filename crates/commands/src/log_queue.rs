@@ -35,9 +35,6 @@ pub(crate) struct LogQueue(SyncSender<Entry>);
 
 impl LogQueue {
     /// Starts the thread that writes to `output`; it calls `report` with the number of lines that were dropped.
-    ///
-    /// # Errors
-    /// The system has no thread left.
     pub(crate) fn start(
         mut output: impl Write + Send + 'static,
         report: fn(u64),

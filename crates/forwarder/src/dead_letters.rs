@@ -99,9 +99,6 @@ struct Line<'a> {
 
 impl DeadLetters {
     /// Opens the file for writing.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub(super) fn open(path: &Path, max_bytes: u64) -> std::io::Result<DeadLetters> {
         let letters = DeadLetters { path: path.to_owned(), max_bytes };
         letters.file()?;

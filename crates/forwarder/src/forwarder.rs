@@ -41,9 +41,6 @@ pub(super) struct Forwarder {
 impl Forwarder {
     /// Opens the outbox in the data folder. A new outbox belongs to the session that the broker has of an earlier one,
     /// for example one that was damaged: its messages are acknowledged.
-    ///
-    /// # Errors
-    /// The outbox cannot be opened, or a rule or a file of the configuration is wrong.
     pub(super) fn open(
         config: &Config,
         upstream: &Upstream,
@@ -118,9 +115,6 @@ impl Forwarder {
     }
 
     /// Connects to both brokers.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
     pub(super) fn go_live(
         &mut self,
         handoff: Handoff,

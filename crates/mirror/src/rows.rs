@@ -19,8 +19,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// # Errors
-    /// SQLite's.
     pub(crate) fn read(connection: &Connection, name: &'static str) -> Result<Table> {
         let sql = "SELECT name FROM pragma_table_info(?1) WHERE pk > 0 ORDER BY pk";
         let mut statement = connection.prepare(sql)?;

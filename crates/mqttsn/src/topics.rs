@@ -78,10 +78,7 @@ impl Topics {
         }
     }
 
-    /// The identifier of a topic that the device registers.
-    ///
-    /// # Errors
-    /// The device has too many topics.
+    /// The identifier of a topic that the device registers. Fails if the device has too many topics.
     pub(crate) fn register(&mut self, name: &str) -> Result<u16, Full> {
         if let Some(entry) = self.names.get_mut(name) {
             (entry.known, entry.ours) = (true, false);
@@ -90,10 +87,7 @@ impl Topics {
         self.add(name, Entry { id: 0, known: true, ours: false })
     }
 
-    /// Returns the name for this topic in a message to the device.
-    ///
-    /// # Errors
-    /// There is no room to register it.
+    /// Returns the name for this topic in a message to the device. Fails if there is no room to register it.
     pub(crate) fn naming(&mut self, name: &str) -> Result<Naming, Full> {
         let predefined = self.in_use.iter().find(|id| self.predefined(**id) == Some(name));
         if let Some(id) = predefined {

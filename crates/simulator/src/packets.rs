@@ -39,9 +39,6 @@ pub(crate) fn subscription<'a>(
 }
 
 /// Decodes a whole packet.
-///
-/// # Errors
-/// It is not one.
 pub(crate) fn decoded(bytes: &[u8], version: Version) -> Result<Packet<'_>, String> {
     let frame = peek_frame(bytes, usize::MAX).ok().flatten().ok_or("half a packet")?;
     decode(&frame, version).map_err(|error| error.to_string())

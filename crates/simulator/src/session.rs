@@ -21,9 +21,6 @@ pub(crate) struct Session<P, R = ()> {
 }
 
 /// The options of a client whose session lasts for a day.
-///
-/// # Errors
-/// None in practice.
 pub(crate) fn session_options(client_id: &str) -> Result<Options, String> {
     let mut options = Options::new("mqtt://broker").map_err(|error| error.to_string())?;
     client_id.clone_into(&mut options.client_id);
@@ -73,9 +70,6 @@ impl<P, R> Session<P, R> {
     }
 
     /// Reads one packet. False if there is none. The broker may end the connection for the reasons `may_end`.
-    ///
-    /// # Errors
-    /// The broker did what no broker may.
     pub(crate) fn receive(
         &mut self,
         world: &mut World,

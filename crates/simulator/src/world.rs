@@ -109,9 +109,6 @@ impl World {
 
     /// The process dies and starts again with this many workers: all connections and uncommitted batches are lost.
     /// Returns the sessions that are in storage then.
-    ///
-    /// # Errors
-    /// Storage contradicts itself.
     pub(crate) fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
         let moved = self.machine.restart();
         let (disk, restored) = self.disk.crash(self.machine.shows, moved);

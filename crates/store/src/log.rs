@@ -63,10 +63,8 @@ impl Log {
         }
     }
 
-    /// Appends `group`, trying until the log has it. `report` is called with each failure.
-    ///
-    /// # Errors
-    /// The log has refused it, or the store is being closed and the log does not answer.
+    /// Appends `group`, trying until the log has it. `report` is called with each failure. Fails if the log has refused
+    /// it, or the store is being closed and the log does not answer.
     pub(crate) fn append(
         &mut self,
         group: &Group,

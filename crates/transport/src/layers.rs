@@ -129,10 +129,8 @@ impl Layers {
     }
 
     /// Decodes the bytes read, kept bytes first, and passes the MQTT bytes to `sink`; answers of the layers themselves
-    /// are appended to `out`. `plain` is room for decrypted bytes.
-    ///
-    /// # Errors
-    /// Why the connection is to be closed once `out` is sent.
+    /// are appended to `out`. `plain` is room for decrypted bytes. The error says why the connection is to be closed
+    /// once `out` is sent.
     pub(crate) fn receive(
         &mut self,
         settings: Option<&TlsSettings>,
@@ -244,9 +242,6 @@ impl Layers {
     }
 
     /// Appends `output`, framed and encrypted, to `out`. `spare` is room for what is in between.
-    ///
-    /// # Errors
-    /// TLS has ended.
     pub(crate) fn encode(
         &mut self,
         output: &[u8],

@@ -26,9 +26,6 @@ const BORROWED: usize = usize::MAX - 1;
 /// Runs a worker until it is drained.
 ///
 /// `pause` is the longest time a thread pauses before it waits (see `coalesce`).
-///
-/// # Errors
-/// The poller fails, which it does only when the process is out of resources.
 pub(crate) fn run(
     scheduler: &Arc<Scheduler<Worker>>,
     index: usize,

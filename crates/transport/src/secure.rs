@@ -65,12 +65,8 @@ impl TlsSession {
         self.conn.peer_certificates()
     }
 
-    /// Takes ciphertext (beginning with [`TlsSession::raw`]), appends plaintext to `plain` and what
-    /// is to be sent to `out`, an alert also in case of an error.
-    ///
-    /// # Errors
-    /// What rustls says of a peer that violates TLS; the connection is then good for nothing but
-    /// sending `out`.
+    /// Takes ciphertext (beginning with [`TlsSession::raw`]), appends plaintext to `plain` and what is to be sent to
+    /// `out`, an alert also in case of an error. After an error, the connection is good for nothing but sending `out`.
     pub(crate) fn receive(
         &mut self,
         input: &mut [u8],
@@ -115,10 +111,7 @@ impl TlsSession {
         Ok(Progress { established: self.established, peer_closed })
     }
 
-    /// Appends `plain`, encrypted, to `out`.
-    ///
-    /// # Errors
-    /// The handshake is not done, or the key's limit is reached.
+    /// Appends `plain`, encrypted, to `out`. Fails before the handshake is done, and at the key's limit.
     pub(crate) fn encrypt(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Error> {
         let records = plain.len() / RECORD_BYTES + 1;
         let room = plain.len() + records * RECORD_OVERHEAD_BYTES;

@@ -191,10 +191,7 @@ impl Worker {
         &self.poll
     }
 
-    /// Waits for events, for `timeout` at most.
-    ///
-    /// # Errors
-    /// The poller fails, which it does only when the process is out of resources.
+    /// Waits for events, for `timeout` at most. Fails only when the process is out of resources.
     pub(crate) fn poll(
         &mut self,
         events: &mut Events,

@@ -251,9 +251,6 @@ impl Load {
     }
 
     /// Takes what a lane received.
-    ///
-    /// # Errors
-    /// The broker refused something or broke the protocol.
     #[inline]
     pub(super) fn receive(&mut self, lane: usize, data: &[u8]) -> anyhow::Result<()> {
         if self.lanes[lane].tail.is_empty() {

@@ -65,9 +65,6 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     /// The whole run.
-    ///
-    /// # Errors
-    /// The broker can't be reached, refuses, closes a connection, or has gone.
     pub(super) fn run(mut self) -> anyhow::Result<Report> {
         let connections = self.connect_all()?;
         let traffic = match self.load.plan().scenario {

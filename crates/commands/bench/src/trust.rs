@@ -12,10 +12,7 @@ use rustls::ClientConfig;
 
 use crate::exit::Usage;
 
-/// TLS for QUIC to the broker at `url`, with ALPN `mqtt`.
-///
-/// # Errors
-/// Neither a file nor `insecure`, or a file without certificates.
+/// TLS for QUIC to the broker at `url`, with ALPN `mqtt`. Fails without a file or `insecure`.
 pub(super) fn tls(
     url: &str,
     cafile: Option<&Path>,

@@ -48,9 +48,6 @@ impl<G: Decrypt> Channel<ChannelEncryption<G>> {
 
 impl Channel<SenderChannelEncryption> {
     /// Sends a sender's message.
-    ///
-    /// # Errors
-    /// The message cannot be encrypted.
     pub(super) async fn send(&mut self, message: &[u8], to: SocketAddr) -> anyhow::Result<()> {
         send_datagram(&self.socket, self.encryption.encrypt(message)?, to).await;
         Ok(())

@@ -37,10 +37,8 @@ pub(super) struct User {
     pub(super) role: Role,
 }
 
-/// Reads the parameters with which the demonstration in a folder was made; `None` for a new folder.
-///
-/// # Errors
-/// The folder holds something else than a demonstration `of` this kind.
+/// Reads the parameters with which the demonstration in a folder was made; `None` for a new folder. Fails if the folder
+/// holds something else than a demonstration `of` this kind.
 pub(super) fn made_with<T: DeserializeOwned>(
     data: &Path,
     file: &str,

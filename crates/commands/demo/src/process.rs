@@ -19,9 +19,6 @@ impl Ready {
 }
 
 /// Waits until a process that was started says that it is ready.
-///
-/// # Errors
-/// It ended.
 fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
     let mut line = String::new();
     if let Some(out) = process.stdout.take() {
@@ -35,9 +32,6 @@ fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
 }
 
 /// Starts `fulmar serve`, and waits until it is ready.
-///
-/// # Errors
-/// It cannot be started, or ended.
 pub(super) fn serve(config: &Path, data: &Path, what: &str) -> anyhow::Result<(Child, Ready)> {
     let mut process = Command::new(std::env::current_exe()?)
         .args([OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()])

@@ -37,9 +37,6 @@ struct Parameters {
 }
 
 /// Returns the parameters of the town in the folder; a new one is made as wished.
-///
-/// # Errors
-/// The folder holds something else.
 pub(super) fn parameters(data: &Path, meters: u32, seed: u64) -> anyhow::Result<(u32, u64)> {
     let known = made_with(data, FILE, "")?.unwrap_or(Parameters { meters, seed });
     Ok((known.meters, known.seed))

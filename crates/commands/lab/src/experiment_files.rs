@@ -23,9 +23,6 @@ pub(super) struct FolderArg {
 
 impl FolderArg {
     /// Opens the folder, and the built-in experiments unless a folder was named.
-    ///
-    /// # Errors
-    /// Temporary files cannot be written.
     pub(super) fn open(&self) -> anyhow::Result<ExperimentFiles> {
         if let Some(folder) = &self.experiments {
             return Ok(ExperimentFiles { folder: folder.clone(), built_in: None });
@@ -80,9 +77,6 @@ impl ExperimentFiles {
     }
 
     /// Names of all experiments, in order.
-    ///
-    /// # Errors
-    /// The named folder cannot be read.
     pub(super) fn names(&self) -> anyhow::Result<Vec<String>> {
         let mut names = match names_in(&self.folder) {
             Ok(names) => names,

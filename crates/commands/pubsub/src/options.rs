@@ -184,9 +184,6 @@ impl Connection {
 
 impl Connection {
     /// Derives the settings for coaps:// from the options.
-    ///
-    /// # Errors
-    /// Usage: options that CoAP does not have, or the password could not be asked for.
     pub(super) fn prepare_coap(&self, stdin_taken: bool) -> anyhow::Result<super::coap::TrustArgs> {
         if self.auth == SignIn::Scram {
             return Err(Usage("--auth scram: CoAP has no SCRAM; leave it out".to_owned()).into());
@@ -259,9 +256,6 @@ fn grouped(words: &[String]) -> Vec<Vec<String>> {
 }
 
 /// Reads a file to publish.
-///
-/// # Errors
-/// Usage: it cannot be read.
 pub(super) fn read_payload(path: &std::path::Path) -> anyhow::Result<Vec<u8>> {
     let read = std::fs::read(path).with_context(|| path.display().to_string());
     read.map_err(|error| Usage(format!("{error:#}")).into())

@@ -9,9 +9,6 @@ use crate::exit::Usage;
 
 /// Reads the password from the terminal without echo, or, if standard input is not a terminal and not `taken` by
 /// messages, from its first line.
-///
-/// # Errors
-/// There is no terminal, or the line is empty.
 pub(super) fn read_password(taken: bool) -> anyhow::Result<String> {
     let input = std::io::stdin();
     let password = if taken || input.is_terminal() {

@@ -20,9 +20,6 @@ pub(super) struct PacketProperties {
 
 impl PacketProperties {
     /// Reads every occurrence of the option.
-    ///
-    /// # Errors
-    /// Says which one is wrong and what is allowed.
     pub(super) fn read(occurrences: &[Vec<String>]) -> Result<PacketProperties, String> {
         let mut given = PacketProperties::default();
         for words in occurrences {

@@ -14,9 +14,6 @@ pub(super) struct Kernel {
 
 impl Kernel {
     /// Finds the sensors; `prefix` comes before their names.
-    ///
-    /// # Errors
-    /// Usage: there are none, or the prefix makes no names.
     pub(super) fn find(directory: &Path, prefix: &str) -> anyhow::Result<Kernel> {
         let place = directory.display();
         let found = sensors(directory).map_err(|error| {

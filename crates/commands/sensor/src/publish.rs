@@ -72,9 +72,6 @@ impl<T> Publisher<T> {
     }
 
     /// Disconnects after all results.
-    ///
-    /// # Errors
-    /// The broker refused some.
     pub(super) async fn end(mut self) -> anyhow::Result<u64> {
         while self.is_busy() {
             self.next().await?;

@@ -136,8 +136,7 @@ fn unexpected() -> anyhow::Error {
     anyhow::anyhow!("the node's answer is not what was asked for")
 }
 
-/// # Errors
-/// There is no platform's database in this folder.
+/// Fails if there is no platform's database in this folder.
 fn check_is_there(data: &Path) -> anyhow::Result<()> {
     let file = data.join(DATABASE_FILE);
     if file.try_exists().with_context(|| file.display().to_string())? {

@@ -37,10 +37,8 @@ impl Cell {
     }
 
     /// Fills in a text's placeholders: conditions, definitions that depend on them, and `builtin` values. A
-    /// definition's own placeholders are filled in too.
-    ///
-    /// # Errors
-    /// A mistake in the text, or the name of a placeholder that has no value here.
+    /// definition's own placeholders are filled in too. Fails with a mistake in the text, or with the name of a
+    /// placeholder that has no value here.
     pub(crate) fn fill(
         &self,
         experiment: &Experiment,

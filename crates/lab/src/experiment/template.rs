@@ -11,8 +11,6 @@ enum Part {
 }
 
 impl Template {
-    /// # Errors
-    /// A brace without its partner.
     pub(crate) fn parse(text: &str) -> Result<Template, String> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -44,10 +42,7 @@ impl Template {
         Ok(Template(parts))
     }
 
-    /// Replaces the placeholders.
-    ///
-    /// # Errors
-    /// The first one without a value.
+    /// Replaces the placeholders. The error is the name of the first one without a value.
     pub(crate) fn fill(&self, value: impl Fn(&str) -> Option<String>) -> Result<String, String> {
         let mut filled = String::new();
         for part in &self.0 {

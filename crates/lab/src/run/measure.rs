@@ -32,10 +32,8 @@ type Points = Vec<(u64, f64)>;
 /// Values and points of a sample.
 pub(super) type Measured = (BTreeMap<String, f64>, BTreeMap<String, Vec<[f64; 2]>>);
 
-/// Computes all measures of a cell.
-///
-/// # Errors
-/// The first one without a number, and why; one that is optional is left out instead.
+/// Computes all measures of a cell. Fails with the first one without a number, and why; one that is optional is left
+/// out instead.
 pub(super) fn measure_all(
     experiment: &Experiment,
     cell: &Cell,

@@ -35,9 +35,6 @@ impl Folder {
     }
 
     /// Opens a database of which no other connection is open, as its only user.
-    ///
-    /// # Errors
-    /// SQLite's, or what is wrong with the file.
     pub(crate) fn open_sound(&self, database: &str) -> Result<Connection, String> {
         let open = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -56,10 +53,8 @@ impl Folder {
         self.mount.replace(Arc::clone(disk));
     }
 
-    /// Starts a process with what `disk` holds, perhaps with power failures while it starts.
-    ///
-    /// # Errors
-    /// It does not start although the power is on.
+    /// Starts a process with what `disk` holds, perhaps with power failures while it starts. Fails only with the power
+    /// on.
     pub(crate) fn start<T, E>(
         &self,
         disk: Disk,

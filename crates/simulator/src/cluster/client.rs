@@ -85,9 +85,6 @@ impl Client {
     }
 
     /// Reads one packet. False if there is none.
-    ///
-    /// # Errors
-    /// The broker did what no broker may.
     pub(crate) fn receive(&mut self, nodes: &mut [Node], now: Instant) -> Result<bool, String> {
         match self.world(nodes) {
             Some(world) => self.session.receive(world, now, &[ReasonCode::SessionTakenOver]),

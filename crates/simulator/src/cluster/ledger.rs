@@ -77,9 +77,6 @@ impl Ledger {
     }
 
     /// Checks the rows of the node that serves in the end.
-    ///
-    /// # Errors
-    /// A promise was broken.
     pub(crate) fn check_rows(&self, rows: &Rows) -> Result<(), String> {
         let row = |database, key: &[u8]| rows.get(&(database, key.into()));
         for (number, acknowledged) in (0u64..).zip(&self.changes) {
@@ -116,9 +113,6 @@ impl Ledger {
     }
 
     /// A message has arrived.
-    ///
-    /// # Errors
-    /// It must not.
     pub(crate) fn arrive(&mut self, subscriber: usize, payload: &[u8]) -> Result<(), String> {
         let number = std::str::from_utf8(payload).ok().and_then(|text| text.parse().ok());
         let number: u64 = number.ok_or("a message that nobody sent")?;
@@ -139,9 +133,6 @@ impl Ledger {
     }
 
     /// Checks all promises at the end.
-    ///
-    /// # Errors
-    /// One was broken.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (index, subscriber) in self.subscribers.iter().enumerate() {
             if let Some(since) = subscriber.since {

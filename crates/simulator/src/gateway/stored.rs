@@ -14,9 +14,6 @@ const MEASUREMENTS: &str = "SELECT s.device, s.quantity, m.value, count(*) FROM 
                             JOIN series s ON s.seq = m.series GROUP BY 1, 2, 3";
 
 /// Reads the platform's measurements.
-///
-/// # Errors
-/// The file is damaged, or its sums contradict its measurements.
 pub(crate) fn read(folder: &Folder, disk: Disk) -> Result<Stored, String> {
     folder.mount(&Arc::new(disk));
     let connection = folder.open_sound(fulmar_platform::DATABASE_FILE)?;

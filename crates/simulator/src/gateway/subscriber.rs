@@ -54,9 +54,6 @@ impl Subscriber {
     }
 
     /// Reads up to `most` packets, and shows the messages to `see`; returns whether it has read any packet.
-    ///
-    /// # Errors
-    /// The broker refused the session or a subscription.
     pub(crate) fn read(
         &mut self,
         world: &mut World,

@@ -102,10 +102,8 @@ impl Socket {
         self.state.max_gso_segments()
     }
 
-    /// The next datagrams; `None` when the socket is empty. Hand the batch back for reuse.
-    ///
-    /// # Errors
-    /// The socket cannot be read now. It may have datagrams nevertheless, and the poller will not report it again.
+    /// The next datagrams; `None` when the socket is empty. Hand the batch back for reuse. After an error, the socket
+    /// may have datagrams nevertheless, and the poller will not report it again.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Vec<Datagram>>> {
         if std::mem::take(&mut self.emptied) {
             return Ok(None);

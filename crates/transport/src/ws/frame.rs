@@ -57,11 +57,9 @@ struct OpenFrame {
 }
 
 impl FrameDecoder {
-    /// Decodes from the start of `input`: how many bytes were used, and what they mean. To be
-    /// called with what remains until nothing does; uses at least one byte of what is not empty.
-    ///
-    /// # Errors
-    /// The close code to answer a violation with.
+    /// Decodes from the start of `input`: how many bytes were used, and what they mean. To be called with what remains
+    /// until nothing does; uses at least one byte of what is not empty. The error is the close code to answer a
+    /// violation with.
     pub(crate) fn next<'a>(
         &'a mut self,
         input: &'a mut [u8],

@@ -114,9 +114,6 @@ pub(super) struct Busy;
 
 impl BrokerConnection {
     /// Opens a connection for `peer`. Its events are sent to `events`, with `owner`.
-    ///
-    /// # Errors
-    /// There are no file descriptors left, or the broker is ending.
     pub(super) fn open<N: Clone + Send + 'static>(
         handoff: &Handoff,
         in_flight: &InFlight,

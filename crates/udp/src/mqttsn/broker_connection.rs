@@ -42,9 +42,6 @@ pub(super) struct BrokerConnection(LocalSender);
 impl BrokerConnection {
     /// Opens a connection for `peer`, which receives messages of at most `max_message_bytes`. Events come
     /// through `events`, with `id`.
-    ///
-    /// # Errors
-    /// There are no file descriptors left, or the broker is ending.
     pub(super) fn open(
         handoff: &Handoff,
         peer: Peer,

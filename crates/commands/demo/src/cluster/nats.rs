@@ -11,10 +11,7 @@ use super::Process;
 
 const SERVERS: usize = 3;
 
-/// The program.
-///
-/// # Errors
-/// There is none; the error has how to get it.
+/// The program. The error has how to get it.
 pub(super) fn find(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = given.unwrap_or(Path::new("nats-server"));
     let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
@@ -81,9 +78,6 @@ impl Servers {
     }
 
     /// Whether all of them run.
-    ///
-    /// # Errors
-    /// One does not.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         for process in &mut self.processes {
             if let Some(status) = process.0.try_wait()? {

@@ -102,10 +102,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Returns what nodes have said since the last call.
-    ///
-    /// # Errors
-    /// One has ended by itself.
+    /// Returns what nodes have said since the last call. Fails if one has ended by itself.
     pub(super) fn news(&mut self) -> anyhow::Result<Vec<(&'static str, Role)>> {
         let mut news = Vec::new();
         while let Ok((index, start, role)) = self.said.try_recv() {

@@ -45,9 +45,6 @@ pub(super) struct Uplink {
 }
 
 /// The link's settings.
-///
-/// # Errors
-/// Usage: there is no such profile, or the loss is none.
 pub(super) fn settings(profile: &str, loss: &str, outage: Outage) -> anyhow::Result<LinkConfig> {
     let mut link = LinkConfig::default();
     let mut set = |key: &str, value: &str| {

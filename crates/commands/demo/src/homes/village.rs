@@ -38,9 +38,6 @@ struct Parameters {
 }
 
 /// Returns the parameters of the homes in the folder; new ones are made as wished.
-///
-/// # Errors
-/// The folder holds something else.
 pub(super) fn plan(data: &Path, homes: u32, seed: u64, every_s: u32) -> anyhow::Result<Plan> {
     let known = made_with(data, FILE, " of homes")?.unwrap_or(Parameters { homes, seed });
     Ok(Plan { homes: known.homes, seed: known.seed, every_s })

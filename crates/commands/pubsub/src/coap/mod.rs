@@ -39,9 +39,6 @@ pub fn is_secure(url: &str) -> bool {
 
 impl Url {
     /// Parses a URL.
-    ///
-    /// # Errors
-    /// [`Usage`] if the URL is invalid.
     pub(super) fn parse(text: &str) -> anyhow::Result<Url> {
         let wrong = |why: &str| Usage(format!("{text}: {why}; write coap://HOST[:PORT][/PATH]"));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("no scheme"))?;
@@ -71,9 +68,6 @@ impl Url {
     }
 
     /// The path of a topic.
-    ///
-    /// # Errors
-    /// [`Usage`] if the topic has no CoAP path.
     fn path(&self, topic: &str) -> anyhow::Result<Vec<String>> {
         let wrong = |why: &str| Usage(format!("-t {topic:?}: {why}"));
         if topic.contains(['+', '#']) {

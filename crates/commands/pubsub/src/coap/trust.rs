@@ -26,9 +26,6 @@ pub(crate) struct TrustArgs {
 
 impl TrustArgs {
     /// A user's key, a certificate, or one made for the occasion, which a server does not ask for.
-    ///
-    /// # Errors
-    /// Usage, or a file cannot be read.
     pub(super) fn credentials(&self) -> anyhow::Result<Credentials> {
         match (&self.username, &self.key) {
             (Some(name), Some(key)) => {
@@ -59,9 +56,6 @@ impl TrustArgs {
     }
 
     /// Looks at the server's certificate. One that has the user's key needs none.
-    ///
-    /// # Errors
-    /// It is not trusted.
     pub(super) fn check(
         &self,
         session: &DtlsSession,
