@@ -2,27 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where the data is: a folder that is kept, or one that goes when this is dropped.
-pub(super) enum DataFolder {
-    Kept(PathBuf),
-    Temporary(tempfile::TempDir),
-}
+use fulmar_certs::files;
+use tempfile::TempDir;
 
-impl DataFolder {
-    pub(super) fn path(&self) -> &Path {
-        match self {
-            DataFolder::Kept(path) => path,
-            DataFolder::Temporary(folder) => folder.path(),
-        }
+/// The given folder, which is kept, or a temporary one, which goes when the second value is dropped.
+pub(super) fn data_folder(given: Option<&Path>) -> anyhow::Result<(PathBuf, Option<TempDir>)> {
+    if let Some(path) = given {
+        files::make_private_dir(path)?;
+        return Ok((path.to_owned(), None));
     }
-}
-
-/// The given folder, or a temporary one.
-pub(super) fn data_folder(given: Option<&Path>) -> anyhow::Result<DataFolder> {
-    Ok(match given {
-        Some(path) => DataFolder::Kept(path.to_owned()),
-        None => DataFolder::Temporary(tempfile::Builder::new().prefix("fulmar-demo-").tempdir()?),
-    })
+    let folder = tempfile::Builder::new().prefix("fulmar-demo-").tempdir()?;
+    Ok((folder.path().to_owned(), Some(folder)))
 }
 
 /// Instructions for logging in when the passwords of an earlier start are gone.

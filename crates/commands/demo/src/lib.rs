@@ -22,7 +22,6 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Subcommand;
-use fulmar_certs::files;
 use fulmar_command::exit;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -104,9 +103,7 @@ pub fn run(args: &Args, has_web_app: bool) -> anyhow::Result<()> {
 }
 
 fn meters(args: &Meters, has_web_app: bool, signals: Signals) -> anyhow::Result<()> {
-    let folder = data_folder(args.data.as_deref())?;
-    let data = folder.path();
-    files::make_private_dir(data)?;
+    let (data, _folder) = &data_folder(args.data.as_deref())?;
     let (meters, seed) = seed::parameters(data, args.meters, args.seed)?;
     let town = Town::new(meters, seed);
     eprintln!("Making a town of {meters} meters in {} …", data.display());
@@ -119,6 +116,5 @@ fn meters(args: &Meters, has_web_app: bool, signals: Signals) -> anyhow::Result<
     let outcome = wait(signals, &mut server, || {});
     // The van first: it would go on dialling.
     van.stop();
-    server.stop();
     outcome
 }

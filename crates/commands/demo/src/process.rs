@@ -32,7 +32,7 @@ fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
 }
 
 /// Starts `fulmar serve`, and waits until it is ready.
-pub(super) fn serve(config: &Path, data: &Path, what: &str) -> anyhow::Result<(Child, Ready)> {
+pub(super) fn serve(config: &Path, data: &Path, what: &str) -> anyhow::Result<(Running, Ready)> {
     let mut process = Command::new(std::env::current_exe()?)
         .args([OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()])
         .args([OsStr::new("--data"), data.as_os_str()])
@@ -41,14 +41,18 @@ pub(super) fn serve(config: &Path, data: &Path, what: &str) -> anyhow::Result<(C
         .spawn()
         .with_context(|| format!("cannot start {what}"))?;
     let ready = ready(&mut process, what)?;
-    Ok((process, ready))
+    Ok((Running(process), ready))
 }
 
-/// Asks a process to end, and waits.
-pub(super) fn end(process: &mut Child) {
-    if let Some(pid) = Pid::from_raw(process.id().cast_signed()) {
-        // It may have ended by itself.
-        kill_process(pid, Signal::TERM).ok();
+/// A process that is asked to end, and waited for, when this is dropped.
+pub(super) struct Running(pub(super) Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(pid) = Pid::from_raw(self.0.id().cast_signed()) {
+            // It may have ended by itself.
+            kill_process(pid, Signal::TERM).ok();
+        }
+        self.0.wait().ok();
     }
-    process.wait().ok();
 }

@@ -2,14 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::Path;
-use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fulmar_certs::files;
 use signal_hook::iterator::Signals;
 
-use super::process::{end, serve};
+use super::process::{Running, serve};
 use super::van::GATEWAY;
 
 /// Interval of checks whether the server still runs.
@@ -17,7 +16,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// `fulmar serve` as a process of its own.
 pub(super) struct Server {
-    process: Child,
+    process: Running,
     pub(super) ready: String,
     pub(super) port: u16,
     /// Where MQTT over QUIC is.
@@ -34,18 +33,13 @@ impl Server {
              webtransport = {free}\nhttp = {free}\ncoap = []\ncoaps = []\n\n[tls]\nnames = [\"{GATEWAY}\"]\n\n[log]\nlevel = \"warn\"\n"
         );
         files::write(&config, text.as_bytes(), false)?;
-        let (mut process, ready) = serve(&config, data, "the server")?;
+        let (process, ready) = serve(&config, data, "the server")?;
         let (Some(https), Some(quic)) = (ready.address("https"), ready.address("quic")) else {
-            end(&mut process);
             bail!("the server does not listen");
         };
         let port = https.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(port);
         let quic = quic.to_owned();
         Ok(Server { process, ready: ready.0, port, quic })
-    }
-
-    pub(super) fn stop(mut self) {
-        end(&mut self.process);
     }
 }
 
@@ -56,7 +50,7 @@ pub(super) fn wait(
     mut look: impl FnMut(),
 ) -> anyhow::Result<()> {
     while signals.pending().next().is_none() {
-        if let Some(status) = server.process.try_wait()? {
+        if let Some(status) = server.process.0.try_wait()? {
             bail!("the server ended: {status}");
         }
         look();

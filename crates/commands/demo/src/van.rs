@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,7 +20,7 @@ use fulmar_wmbus::simulate::{Drive, Reception};
 use serde_json::json;
 
 use super::api::rfc3339;
-use super::process::end;
+use super::process::Running;
 use super::town::{TWIN, Town};
 
 /// Where this machine is for a program behind `fulmar lab link`.
@@ -125,7 +125,7 @@ impl Receiver {
         self.arguments.extend(words.map(str::to_owned));
     }
 
-    fn start(&self) -> anyhow::Result<(Child, ChildStdin)> {
+    fn start(&self) -> anyhow::Result<(Running, ChildStdin)> {
         let mut process = Command::new(&self.program)
             .args(&self.arguments)
             // Others see a process's arguments.
@@ -135,7 +135,7 @@ impl Receiver {
             .spawn()
             .context("cannot start the van's receiver")?;
         let input = process.stdin.take().context("the van's receiver has no input")?;
-        Ok((process, input))
+        Ok((Running(process), input))
     }
 }
 
@@ -153,10 +153,10 @@ impl Route {
         let started = Instant::now();
         loop {
             match receiver.start() {
-                Ok((mut process, mut input)) => {
+                Ok((process, mut input)) => {
                     let on = self.feed(started, &mut input);
                     drop(input);
-                    end(&mut process);
+                    drop(process);
                     if !on {
                         return;
                     }

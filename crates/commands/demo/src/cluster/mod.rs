@@ -106,9 +106,7 @@ fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
 /// Runs the demonstration.
 pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
     let program = nats::find(args.nats_server.as_deref())?;
-    let folder = data_folder(args.data.as_deref())?;
-    let data = folder.path();
-    fulmar_certs::files::make_private_dir(data)?;
+    let (data, _folder) = &data_folder(args.data.as_deref())?;
     print_line("Starting three NATS servers and three nodes …")?;
     // At once: the servers have not bound theirs when the nodes need some.
     let ports = free_ports(Servers::PORTS + Nodes::PORTS)?;

@@ -11,7 +11,7 @@ use super::Process;
 
 const SERVERS: usize = 3;
 
-/// The program. The error has how to get it.
+/// The program, or an error that has how to get it.
 pub(super) fn find(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let program = given.unwrap_or(Path::new("nats-server"));
     let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();

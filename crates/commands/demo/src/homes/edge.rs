@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use fulmar_certs::files;
 use fulmar_sensors::homes::Plan;
 
-use super::super::process::{end, serve};
+use super::super::process::{Running, serve};
 use super::village::{GATEWAY_USER, TWIN};
 
 /// The file below the data folder with the readings that the gateway acknowledged to the sensors: one JSON object per
@@ -17,7 +17,7 @@ pub(super) const RECORD: &str = "sensors.jsonl";
 
 /// `fulmar serve` with an `[upstream]`.
 pub(super) struct Gateway {
-    process: Child,
+    _process: Running,
     /// Where sensors publish.
     pub(super) mqtt: String,
 }
@@ -41,18 +41,12 @@ impl Gateway {
         files::write(&config, text.as_bytes(), false)?;
         let (process, ready) = serve(&config, &folder, "the gateway")?;
         let mqtt = ready.address("mqtt").context("the gateway does not listen")?.to_owned();
-        Ok(Gateway { process, mqtt })
-    }
-
-    pub(super) fn stop(mut self) {
-        end(&mut self.process);
+        Ok(Gateway { _process: process, mqtt })
     }
 }
 
 /// `fulmar sensor simulate`.
-pub(super) struct Simulation {
-    process: Child,
-}
+pub(super) struct Simulation(#[expect(dead_code, reason = "ends when it is dropped")] Running);
 
 impl Simulation {
     pub(super) fn start(data: &Path, plan: &Plan, gateway: &str) -> anyhow::Result<Simulation> {
@@ -65,10 +59,6 @@ impl Simulation {
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start the simulated homes")?;
-        Ok(Simulation { process })
-    }
-
-    pub(super) fn stop(mut self) {
-        end(&mut self.process);
+        Ok(Simulation(Running(process)))
     }
 }

@@ -11,7 +11,6 @@ mod village;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use fulmar_certs::files;
 use fulmar_sensors::homes::Plan;
 use signal_hook::iterator::Signals;
 
@@ -75,9 +74,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, has_web_app: bool, signals: Signals) -> anyhow::Result<()> {
     let outage = Outage { after_s: args.outage_after, for_s: args.outage };
     let link = uplink::settings(&args.link, &args.loss, outage)?;
-    let folder = data_folder(args.data.as_deref())?;
-    let data = folder.path();
-    files::make_private_dir(data)?;
+    let (data, _folder) = &data_folder(args.data.as_deref())?;
     let plan = village::plan(data, args.homes, args.seed, args.every)?;
     eprintln!("Making {} homes with {} days of history …", plan.homes, args.history);
     let settled = village::settle(data, &plan, args.history)?;
@@ -89,11 +86,8 @@ pub(super) fn run(args: &Args, has_web_app: bool, signals: Signals) -> anyhow::R
     let login = Login { has_web_app, port: server.port, users: &settled.users, data };
     announce(&server, &login, &plan, args)?;
     let outcome = wait(signals, &mut server, teller(started, outage));
-    // Stops the sensors first: acknowledged readings are still forwarded and stored.
-    homes.stop();
-    gateway.stop();
-    uplink.stop();
-    server.stop();
+    // The sensors end first: acknowledged readings are still forwarded and stored.
+    drop((homes, gateway, uplink, server));
     outcome
 }
 

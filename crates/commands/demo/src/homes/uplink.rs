@@ -7,7 +7,6 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -36,12 +35,11 @@ pub(super) struct Outage {
     pub(super) for_s: u32,
 }
 
-/// A link that runs until it is stopped.
+/// A link that runs until it is dropped.
 pub(super) struct Uplink {
     address: SocketAddr,
-    /// Sender whose end the thread waits for.
-    stop: oneshot::Sender<()>,
-    thread: JoinHandle<()>,
+    /// The thread waits for its end.
+    _stop: oneshot::Sender<()>,
 }
 
 /// The link's settings.
@@ -69,7 +67,7 @@ impl Uplink {
         let front = runtime.block_on(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let address = front.local_addr()?;
         let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("fulmar-uplink".into()).spawn(move || {
+        std::thread::Builder::new().name("fulmar-uplink".into()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = Pump::new(link, Arc::new(front), server).run() => {}
@@ -77,19 +75,12 @@ impl Uplink {
                 }
             });
         })?;
-        Ok(Uplink { address, stop, thread })
+        Ok(Uplink { address, _stop: stop })
     }
 
     /// Address that the gateway is to use as the server's.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    pub(super) fn stop(self) {
-        drop(self.stop);
-        if self.thread.join().is_err() {
-            tracing::error!("the link's thread panicked");
-        }
     }
 }
 
@@ -266,7 +257,7 @@ mod tests {
             assert_eq!(end.recv(&mut buffer).unwrap(), 1452);
             assert!(buffer[..1452].iter().all(|byte| *byte == 7));
         }
-        uplink.stop();
+        drop(uplink);
     }
 
     #[test]
@@ -279,7 +270,7 @@ mod tests {
         let mut buffer = [0; 10];
         let count = std::iter::from_fn(|| server.recv(&mut buffer).ok()).count();
         assert!((100..180).contains(&count), "{count}");
-        uplink.stop();
+        drop(uplink);
     }
 
     #[test]
