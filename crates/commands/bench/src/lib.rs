@@ -12,7 +12,6 @@ mod quic;
 mod report;
 mod run;
 mod tcp;
-mod trust;
 mod wait;
 mod wire;
 
@@ -27,6 +26,7 @@ use clap::Subcommand;
 use fulmar_mqtt::QoS;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use fulmar_client::{Options, Trust};
 use fulmar_command::exit;
 
 use crate::exit::Usage;
@@ -238,13 +238,29 @@ fn driver(common: &Common) -> anyhow::Result<Box<dyn Driver>> {
         Some(("mqtt", rest)) => Ok(Box::new(tcp::Tcp::new(resolve(rest, 1883)?)?)),
         Some(("quic", rest)) => {
             let broker = resolve(rest, 14567)?;
-            let tls = trust::tls(url, common.cafile.as_deref(), common.insecure)?;
-            Ok(Box::new(quic::Quic::new(broker, host(rest).to_owned(), tls)?))
+            Ok(Box::new(quic::Quic::new(broker, host(rest).to_owned(), tls(common)?)?))
         }
         _ => bail!(Usage(format!(
             "{url}: the load generator speaks mqtt://HOST:PORT and quic://HOST:PORT"
         ))),
     }
+}
+
+/// TLS for QUIC, with ALPN `mqtt`. `--insecure` exists because a load generator sends nothing worth protecting, and a peer's
+/// test certificate is signed by no trusted CA. The handshake's signature is still checked: its cost is part of what is
+/// measured.
+fn tls(common: &Common) -> anyhow::Result<rustls::ClientConfig> {
+    let mut options = Options::new(&common.url)?;
+    options.trust = match &common.cafile {
+        _ if common.insecure => Trust::Insecure,
+        Some(file) => Trust::CaFile(file.clone()),
+        None => bail!(Usage(
+            "quic:// needs --cafile FILE, or --insecure to accept any certificate".to_owned()
+        )),
+    };
+    let mut config = options.tls_config()?;
+    config.alpn_protocols = vec![b"mqtt".to_vec()];
+    Ok(config)
 }
 
 /// The host of HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.

@@ -1,19 +1,18 @@
 //! A line of progress on standard error, only if that is a terminal.
 
-use std::io::{IsTerminal, stderr};
-
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
     pub(super) fn new(quiet: bool) -> Progress {
-        let target = if quiet || !stderr().is_terminal() {
+        // What is not a terminal is shown nothing.
+        let shown = if quiet {
             ProgressDrawTarget::hidden()
         } else {
             ProgressDrawTarget::stderr_with_hz(5)
         };
-        Progress(ProgressBar::with_draw_target(None, target))
+        Progress(ProgressBar::with_draw_target(None, shown))
     }
 
     /// A new phase of `length` steps; 0 is a phase of unknown length.

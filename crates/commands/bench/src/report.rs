@@ -18,18 +18,6 @@ pub(super) struct Connections {
     pub(super) rss_after_kib: Option<u64>,
 }
 
-/// Results of the measured phase.
-pub(super) struct Traffic {
-    pub(super) seconds: f64,
-    pub(super) published: u64,
-    pub(super) delivered: u64,
-    pub(super) lost: u64,
-    pub(super) latency: Latency,
-    pub(super) broker_cpu_s: f64,
-    pub(super) generator_cpu_s: f64,
-    pub(super) rss_kib: Option<u64>,
-}
-
 /// From the intended send time to arrival, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Latency {
@@ -61,27 +49,29 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     kib_per_connection: Option<f64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    traffic: Option<TrafficReport>,
+    traffic: Option<Traffic>,
     /// Ended by a signal before its time.
     interrupted: bool,
 }
 
+/// Results of the measured phase.
 #[derive(Serialize)]
-struct TrafficReport {
-    seconds: f64,
-    published: u64,
-    delivered: u64,
-    lost: u64,
-    delivered_per_s: f64,
+pub(super) struct Traffic {
+    pub(super) seconds: f64,
+    pub(super) published: u64,
+    pub(super) delivered: u64,
+    pub(super) lost: u64,
+    pub(super) delivered_per_s: f64,
     #[serde(flatten)]
-    latency: Latency,
-    generator_cpu_s: f64,
+    pub(super) latency: Latency,
+    pub(super) generator_cpu_s: f64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    broker: Option<BrokerReport>,
+    pub(super) broker: Option<BrokerUse>,
 }
 
+/// Resources that the broker used in that phase.
 #[derive(Serialize)]
-struct BrokerReport {
+pub(super) struct BrokerUse {
     broker_cpu_s: f64,
     delivered_per_broker_cpu_s: f64,
     broker_rss_kib: u64,
@@ -115,30 +105,20 @@ impl Report {
             connects_per_s: connections.count as f64 / connections.seconds,
             connect_broker_cpu_s: connections.rss_before_kib.map(|_| connections.cpu_s),
             kib_per_connection: grown.map(|kib| kib / connections.count as f64),
-            traffic: traffic.map(TrafficReport::from),
+            traffic,
             interrupted,
         }
     }
 }
 
-impl From<Traffic> for TrafficReport {
-    fn from(traffic: Traffic) -> TrafficReport {
-        let delivered = traffic.delivered as f64;
-        TrafficReport {
-            seconds: traffic.seconds,
-            published: traffic.published,
-            delivered: traffic.delivered,
-            lost: traffic.lost,
-            delivered_per_s: delivered / traffic.seconds,
-            latency: traffic.latency,
-            generator_cpu_s: traffic.generator_cpu_s,
-            broker: traffic.rss_kib.map(|broker_rss_kib| BrokerReport {
-                broker_cpu_s: traffic.broker_cpu_s,
-                // A tick is the least that can be seen; no division by zero.
-                delivered_per_broker_cpu_s: delivered / traffic.broker_cpu_s.max(0.01),
-                broker_rss_kib,
-                generator_heavier: traffic.generator_cpu_s > traffic.broker_cpu_s,
-            }),
+impl BrokerUse {
+    pub(super) fn new(cpu_s: f64, rss_kib: u64, delivered: u64, generator_cpu_s: f64) -> BrokerUse {
+        BrokerUse {
+            broker_cpu_s: cpu_s,
+            // A tick is the least that can be seen; no division by zero.
+            delivered_per_broker_cpu_s: delivered as f64 / cpu_s.max(0.01),
+            broker_rss_kib: rss_kib,
+            generator_heavier: generator_cpu_s > cpu_s,
         }
     }
 }

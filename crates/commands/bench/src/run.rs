@@ -11,7 +11,7 @@ use super::load::{Load, Totals};
 use super::plan::Scenario;
 use super::process::Processes;
 use super::progress::Progress;
-use super::report::{Connections, Latency, Report, Traffic};
+use super::report::{BrokerUse, Connections, Latency, Report, Traffic};
 
 /// All connections must stand by then, whatever their number.
 const CONNECT_LIMIT: Duration = Duration::from_secs(300);
@@ -128,15 +128,19 @@ impl Run<'_> {
         let rss_kib = self.rss_kib()?;
         let lost = self.drain()?;
         let seconds = (end.at - start.at).as_secs_f64();
+        let delivered = end.totals.delivered - start.totals.delivered;
+        let broker_cpu_s = end.broker_cpu_s - start.broker_cpu_s;
+        let generator_cpu_s = end.own_cpu_s - start.own_cpu_s;
         Ok(Traffic {
             seconds,
             published: end.totals.published - start.totals.published,
-            delivered: end.totals.delivered - start.totals.delivered,
+            delivered,
             lost,
+            delivered_per_s: delivered as f64 / seconds,
             latency,
-            broker_cpu_s: end.broker_cpu_s - start.broker_cpu_s,
-            generator_cpu_s: end.own_cpu_s - start.own_cpu_s,
-            rss_kib,
+            generator_cpu_s,
+            broker: rss_kib
+                .map(|rss| BrokerUse::new(broker_cpu_s, rss, delivered, generator_cpu_s)),
         })
     }
 
