@@ -1,7 +1,7 @@
 //! `fulmar send`.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -15,8 +15,8 @@ use super::channel::Channel;
 use super::encryption::{KeyArgs, SenderChannelEncryption, warn_if_plain};
 use super::file_to_send::{self, FileSource, FileToSend};
 use super::identity::identity;
-use super::show::SHOW;
-use super::show::Show;
+use super::rollout;
+use super::show::{SHOW, Show};
 use super::via::{self, Control, Sending, TlsArgs, Via};
 use super::wait::{interrupted, sleep_until};
 use super::{socket, statistics, stream};
@@ -105,31 +105,22 @@ pub struct Args {
 }
 
 impl Args {
-    /// The options of a roll-out: a file to an address, at a fixed or adaptive rate, to a number of receivers; a
-    /// silent one is waited for a number of seconds.
-    pub(super) fn of_rollout(
-        file: &Path,
-        to: &str,
-        rate: Option<u64>,
-        adaptive: bool,
-        receivers: usize,
-        patience: u64,
-        interface: Option<socket::Interface>,
-    ) -> Args {
+    /// The options of a roll-out to this number of devices.
+    pub(super) fn of_rollout(rollout: &rollout::Args, receivers: usize) -> Args {
         Args {
-            files: vec![file.to_owned()],
-            to: to.to_owned(),
-            rate,
+            files: vec![rollout.file.clone()],
+            to: rollout.to.clone(),
+            rate: rollout.rate,
             via: Via::Norm,
             tls: TlsArgs::default(),
             key: KeyArgs::default(),
-            adaptive,
+            adaptive: rollout.adaptive,
             congestion: None,
             resume: false,
             stream: StreamArgs { lines: false, push: false, buffer: BUFFER_MIB },
             receivers,
-            patience,
-            interface,
+            patience: rollout.patience,
+            interface: rollout.interface,
             hops: 1,
             json: false,
             quiet: true,

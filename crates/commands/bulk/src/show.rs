@@ -1,6 +1,5 @@
 //! Progress on standard error, only if that is a terminal.
 
-use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -12,12 +11,13 @@ pub(super) struct Show(ProgressBar);
 
 impl Show {
     pub(super) fn new(quiet: bool) -> Show {
-        let target = if quiet || !stderr().is_terminal() {
+        // What is not a terminal is shown nothing.
+        let shown = if quiet {
             ProgressDrawTarget::hidden()
         } else {
             ProgressDrawTarget::stderr_with_hz(5)
         };
-        let bar = ProgressBar::with_draw_target(Some(0), target);
+        let bar = ProgressBar::with_draw_target(Some(0), shown);
         let shape = "[{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} eta {eta} {msg}";
         if let Ok(style) = ProgressStyle::with_template(shape) {
             bar.set_style(style);

@@ -109,7 +109,8 @@ fn socket(family: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn unspecified(family: SocketAddr, port: u16) -> SocketAddr {
+/// All addresses of this family, at a port.
+pub(crate) fn unspecified(family: SocketAddr, port: u16) -> SocketAddr {
     match family {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, port).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, port).into(),

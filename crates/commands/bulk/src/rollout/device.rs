@@ -78,7 +78,6 @@ pub(crate) async fn receive(
     let topics = Topics::for_group(group)?;
     let filters = [topics.announce(), topics.keys(name)];
     let broker_client = BrokerClient::open(url, &announced.access, tls, name, &filters).await?;
-    let (announcement, admission, over) = (None, None, None);
     let mut device = Device {
         announced,
         receive,
@@ -86,9 +85,9 @@ pub(crate) async fn receive(
         name,
         topics,
         broker_client,
-        announcement,
-        admission,
-        over,
+        announcement: None,
+        admission: None,
+        over: None,
     };
     let outcome = tokio::select! {
         // First, because an interrupted roll-out has not failed.

@@ -19,14 +19,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fulmar_bulk::encryption::Secret;
-use fulmar_text::hex;
-use fulmar_text::units;
+use fulmar_text::{hex, units};
 use serde_json::json;
 
 use super::file_to_send::FileToSend;
 use super::send;
-use super::show::SHOW;
-use super::show::Show;
+use super::show::{SHOW, Show};
 use super::socket;
 use super::via::{Fountain, TlsArgs};
 use super::wait::interrupted;
@@ -50,7 +48,7 @@ file or failed; after too many failures no stage follows, and the exit code is 1
 pub struct Args {
     /// File to roll out
     #[arg(value_name = "FILE")]
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// Broker, as for `fulmar pub`
     #[arg(long, value_name = "URL")]
     broker: String,
@@ -60,7 +58,7 @@ pub struct Args {
     /// Multicast group of the devices, or one device: HOST or HOST:PORT [default port: 6003]. With --via quic, the
     /// address at which devices reach this machine
     #[arg(long, value_name = "ADDR")]
-    to: String,
+    pub(super) to: String,
     /// Transport that carries the file
     #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
     #[arg(conflicts_with_all = ["rate", "adaptive", "interface"])]
@@ -77,16 +75,16 @@ pub struct Args {
     max_failures: Share,
     /// Rate at which to send, headers included: 500k, 20M [default: 10M]
     #[arg(long, value_parser = units::parse_rate)]
-    rate: Option<u64>,
+    pub(super) rate: Option<u64>,
     /// Adapt the rate to the link; --rate, if given, is the maximum
     #[arg(long)]
-    adaptive: bool,
+    pub(super) adaptive: bool,
     /// Seconds to wait for devices to appear, and for progress
     #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 60)]
-    patience: u64,
+    pub(super) patience: u64,
     /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
     #[arg(long, value_name = "INTERFACE")]
-    interface: Option<socket::Interface>,
+    pub(super) interface: Option<socket::Interface>,
     #[command(flatten)]
     access: BrokerArgs,
     #[command(flatten)]
@@ -143,9 +141,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         Carrier::Norm => None,
         Carrier::Quic => Some(Fountain::open(&args.to, &args.tls).await?),
     };
-    let (show, now) = (Show::new(args.quiet || args.json), Instant::now());
-    let devices = BTreeMap::new();
-    let (stage, start, advanced) = (0, now, now);
+    let now = Instant::now();
     let mut run = Run {
         args,
         topics,
@@ -153,11 +149,11 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         announcement,
         file,
         fountain,
-        devices,
-        show,
-        stage,
-        start,
-        advanced,
+        devices: BTreeMap::new(),
+        show: Show::new(args.quiet || args.json),
+        stage: 0,
+        start: now,
+        advanced: now,
     };
     let outcome = tokio::select! {
         outcome = run.run_stages() => outcome,
@@ -229,7 +225,8 @@ impl Run<'_> {
             }
         }
         self.advanced = Instant::now();
-        let (send_args, file) = (self.send_args(chosen.len()), &self.file.again()?);
+        let send_args = send::Args::of_rollout(self.args, chosen.len());
+        let file = &self.file.again()?;
         let fountain = self.fountain.take();
         let mut sending: Pin<Box<dyn Future<Output = anyhow::Result<()>> + '_>> = match &fountain {
             None => Box::pin(send::run_with(&send_args, Some(secret))),
@@ -265,19 +262,6 @@ impl Run<'_> {
         }
         self.print_event("staged", json!({}));
         Ok(())
-    }
-
-    /// The options of `fulmar send` for this number of devices.
-    fn send_args(&self, devices: usize) -> send::Args {
-        send::Args::of_rollout(
-            &self.args.file,
-            &self.args.to,
-            self.args.rate,
-            self.args.adaptive,
-            devices,
-            self.args.patience,
-            self.args.interface,
-        )
     }
 
     fn is_settled(&self, name: &str) -> bool {

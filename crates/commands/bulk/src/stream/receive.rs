@@ -11,8 +11,7 @@ use tokio::sync::mpsc;
 
 use super::super::channel::Channel;
 use super::super::encryption::ReceiverChannelEncryption;
-use super::super::show::SHOW;
-use super::super::show::Show;
+use super::super::show::{SHOW, Show};
 use super::super::wait::{interrupted, sleep_until};
 use super::QUEUED_OUT;
 

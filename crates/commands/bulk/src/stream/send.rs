@@ -13,8 +13,7 @@ use tokio::sync::mpsc::{self, error::TryRecvError};
 
 use super::super::channel::Channel;
 use super::super::encryption::SenderChannelEncryption;
-use super::super::show::SHOW;
-use super::super::show::Show;
+use super::super::show::{SHOW, Show};
 use super::super::statistics;
 use super::super::wait::{interrupted, sleep_until};
 use super::{PIECE, QUEUED};

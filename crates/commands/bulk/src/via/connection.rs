@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::exit::Usage;
+use crate::socket::unspecified;
 
 /// The application protocol.
 const PROTOCOL: &[u8] = b"fulmar-bulk";
@@ -161,11 +162,10 @@ pub(super) async fn dial(
         stream.set_nodelay(true)?;
         return Ok(Channel::tcp(stream));
     }
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     // The last datagrams of a file, and small files, do not wait for a timer where packets are lost.
-    let copying = CopyingEndpoint::new(any.parse()?)?;
-    let mut config = client_config(name, tls, control)?;
-    let mut transport = transport(control)?;
+    let copying = CopyingEndpoint::new(unspecified(to, 0))?;
+    let mut config = client_config(name, tls)?;
+    let mut transport = transport()?;
     transport.congestion_controller_factory(copying.watched(control.factory()));
     config.transport_config(Arc::new(transport));
     let connecting = copying.endpoint.connect_with(config, to, name)?;
@@ -174,7 +174,7 @@ pub(super) async fn dial(
     Ok(Channel::quic(copying.endpoint, connection, write, read))
 }
 
-fn transport(control: Control) -> anyhow::Result<TransportConfig> {
+fn transport() -> anyhow::Result<TransportConfig> {
     let mut transport = TransportConfig::default();
     transport.keep_alive_interval(Some(KEEP_ALIVE));
     transport
@@ -182,16 +182,11 @@ fn transport(control: Control) -> anyhow::Result<TransportConfig> {
         .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
         .receive_window(VarInt::from_u32(2 * WINDOW_BYTES))
         .send_window(4 * u64::from(WINDOW_BYTES));
-    transport.congestion_controller_factory(control.factory());
     Ok(transport)
 }
 
 /// Checks what a sender needs before it starts.
-pub(super) fn client_config(
-    name: &str,
-    tls: &TlsArgs,
-    control: Control,
-) -> anyhow::Result<quinn::ClientConfig> {
+pub(super) fn client_config(name: &str, tls: &TlsArgs) -> anyhow::Result<quinn::ClientConfig> {
     let host = if name.contains(':') { format!("[{name}]") } else { name.to_owned() };
     let mut options = Options::new(&format!("quic://{host}"))?;
     if let Some(file) = &tls.cafile {
@@ -200,9 +195,7 @@ pub(super) fn client_config(
     options.certificate = tls.cert.clone().zip(tls.cert_key.clone());
     let mut crypto = options.tls_config().map_err(|error| Usage(error.to_string()))?;
     crypto.alpn_protocols = vec![PROTOCOL.to_vec()];
-    let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(crypto)?));
-    config.transport_config(Arc::new(transport(control)?));
-    Ok(config)
+    Ok(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(crypto)?)))
 }
 
 /// Accepts connections.
@@ -284,6 +277,8 @@ fn server_config(tls: &TlsArgs) -> anyhow::Result<quinn::ServerConfig> {
     crypto.alpn_protocols = vec![PROTOCOL.to_vec()];
     let crypto = QuicServerConfig::try_from(crypto)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(Control::default())?));
+    let mut transport = transport()?;
+    transport.congestion_controller_factory(Control::default().factory());
+    config.transport_config(Arc::new(transport));
     Ok(config)
 }

@@ -7,7 +7,6 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fs::File;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,10 +50,7 @@ impl Fountain {
     /// with tokens instead of certificates.
     pub(crate) async fn open(to: &str, tls: &TlsArgs) -> anyhow::Result<Fountain> {
         let address = socket::address(to)?;
-        let all: SocketAddr = match address {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, address.port()).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, address.port()).into(),
-        };
+        let all = socket::unspecified(address, address.port());
         Ok(Fountain(Listener::bind(Via::Quic, all, &tls.without_authorities()).await?))
     }
 

@@ -12,8 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::connection::{self, Channel, Control, TlsArgs, Untrusted, Via};
 use super::{Have, Offer, PIECE, Verdict, receive_line, send_line};
 use crate::file_to_send::FileToSend;
-use crate::show::SHOW;
-use crate::show::Show;
+use crate::show::{SHOW, Show};
 use crate::socket;
 use crate::wait::interrupted;
 
