@@ -59,7 +59,7 @@ pub(super) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Connection {
+pub(super) enum Connection {
     /// A new connection each, without a ticket
     New,
     /// A new connection each, with a ticket: TLS resumption, and 0-RTT over QUIC

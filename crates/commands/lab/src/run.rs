@@ -266,12 +266,8 @@ struct Progress {
 impl Progress {
     fn new(name: &str) -> Progress {
         let terminal = std::io::stderr().is_terminal();
-        let target = if terminal {
-            ProgressDrawTarget::stderr_with_hz(4)
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(None, target);
+        // Hidden unless that is a terminal.
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
         let shape = "{prefix} [{bar:30}] {pos}/{len} samples {wide_msg}";
         if let Ok(style) = ProgressStyle::with_template(shape) {
             bar.set_style(style);

@@ -6,7 +6,6 @@
 //! measuring instrument for a lab's network: the peer is not verified.
 
 mod datagram;
-mod http;
 mod quic;
 
 use std::net::SocketAddr;
@@ -18,6 +17,7 @@ use fulmar_coap::dtls::Certificate;
 use serde_json::json;
 
 use super::probe::print_event;
+use crate::runtime::block_on;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -133,11 +133,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             Over::Udp => datagram::serve(args.at, None),
             Over::Dtls => datagram::serve(args.at, Some(&datagram::identity(&args.files)?)),
             Over::Quic => quic::serve(args.at, &args.files),
-            Over::Http => http::serve(args.at),
+            Over::Http => block_on(serve_objects(args.at)),
         },
         Command::Get(args) => transfers(args, false),
         Command::Put(args) => transfers(args, true),
     }
+}
+
+/// Serves the objects of `fulmar serve`, on a port of their own, until the process ends.
+async fn serve_objects(at: SocketAddr) -> anyhow::Result<()> {
+    let listener = tokio::net::TcpListener::bind(at).await.with_context(|| at.to_string())?;
+    println!("ready http={}", listener.local_addr()?);
+    Ok(axum::serve(listener, fulmar_http::objects::router()).await?)
 }
 
 enum Client {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::{Files, Job};
 use crate::exit::Usage;
+use crate::runtime::block_on;
 
 const ALPN: &[u8] = b"fulmar-lab-batch";
 const GET: u8 = 1;
@@ -28,11 +29,6 @@ const PART: usize = 16 * 1024;
 const GOODBYE: Duration = Duration::from_millis(200);
 /// Difference between the idle timeout and that of a transfer.
 const MARGIN: Duration = Duration::from_secs(10);
-
-fn runtime() -> anyhow::Result<Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the runtime")
-}
 
 /// A client; each transfer has a new connection, unless the connection is kept.
 pub(super) struct Client {
@@ -62,7 +58,9 @@ impl Client {
         }
         transport.max_idle_timeout(Some(IdleTimeout::try_from(job.patience + MARGIN)?));
         config.transport_config(Arc::new(transport));
-        Ok(Client { runtime: runtime()?, config, kept: None })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("cannot start the runtime")?;
+        Ok(Client { runtime, config, kept: None })
     }
 
     /// Waits for some time while the kept connection is served.
@@ -160,7 +158,7 @@ pub(super) fn serve(at: SocketAddr, files: &Files) -> anyhow::Result<()> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicServerConfig::try_from(Arc::new(tls))?;
     let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    runtime()?.block_on(async {
+    block_on(async {
         let endpoint = Endpoint::server(config, at).with_context(|| at.to_string())?;
         println!("ready quic={}", endpoint.local_addr()?);
         while let Some(incoming) = endpoint.accept().await {

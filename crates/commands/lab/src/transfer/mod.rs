@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
+use super::message::Connection;
 use super::probe::{TlsArgs, print_event};
 use crate::runtime::block_on;
 use target::{Route, Target};
@@ -94,16 +95,6 @@ enum Version {
     Http2,
     #[value(name = "3")]
     Http3,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Connection {
-    /// A new connection each, without a ticket
-    New,
-    /// A new connection each, with a ticket: TLS resumption, and 0-RTT over HTTP/3
-    Returning,
-    /// One connection for all, made beforehand
-    Kept,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
