@@ -14,10 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::Clock;
 use crate::emulator::Emulator;
-use crate::link::{DropReason, Ends, HostId, LinkConfig, Topology};
+use crate::link::{ConfigError, DropReason, Ends, HostId, LinkConfig, Topology};
 use crate::network::{
     CapturedPacket, Lateness, Network, NetworkFactory, NetworkPlan, Observed, RoundTrip,
-    WrongSetting,
 };
 use crate::observe::{Flows, Kind, Observer, begins_quic, kind};
 use crate::units::Nanos;
@@ -37,7 +36,7 @@ const MAX_PACKETS: usize = 5_000_000;
 pub struct EmulatedNetworkFactory;
 
 impl NetworkFactory for EmulatedNetworkFactory {
-    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
+    fn check(&self, settings: &[(String, String)]) -> Result<(), ConfigError> {
         configure(settings).map(|_| ())
     }
 
@@ -46,15 +45,14 @@ impl NetworkFactory for EmulatedNetworkFactory {
     }
 }
 
-fn configure(settings: &[(String, String)]) -> Result<LinkConfig, WrongSetting> {
+fn configure(settings: &[(String, String)]) -> Result<LinkConfig, ConfigError> {
     let mut link = LinkConfig::default();
     // A profile is what the other settings refine, wherever it stands.
     let (profile, rest): (Vec<_>, Vec<_>) = settings.iter().partition(|(key, _)| key == "profile");
     for (key, value) in profile.into_iter().chain(rest) {
-        let wrong = |reason: String| WrongSetting { key: key.clone(), reason };
-        link.set(key, value).map_err(|error| wrong(error.reason))?;
+        link.set(key, value)?;
     }
-    link.check().map_err(|error| WrongSetting { key: error.key, reason: error.reason })?;
+    link.check()?;
     Ok(link)
 }
 
@@ -67,9 +65,7 @@ fn open(plan: &NetworkPlan) -> Result<Box<dyn Network>, crate::Error> {
     let mut topology = Topology::new(hosts, plan.seed)?;
     for link in &plan.links {
         let [a, b] = &link.between;
-        let config = configure(&link.settings)
-            .map_err(|wrong| crate::link::ConfigError { key: wrong.key, reason: wrong.reason })?;
-        topology.add_link(Ends::Between(id(a), id(b)), config)?;
+        topology.add_link(Ends::Between(id(a), id(b)), configure(&link.settings)?)?;
     }
     let packet_log = Arc::new(Mutex::new(PacketLog::default()));
     let observed = if plan.round_trips { hosts } else { 0 };

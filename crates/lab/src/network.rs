@@ -12,6 +12,7 @@ use std::process::{Child, Command};
 
 use serde::{Deserialize, Serialize};
 
+use crate::link::ConfigError;
 use crate::observe::Kind;
 
 /// A link between two hosts, placeholders filled in.
@@ -90,22 +91,13 @@ pub struct Lateness {
     pub max_us: f64,
 }
 
-/// An invalid setting of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrongSetting {
-    /// The setting.
-    pub key: String,
-    /// Description of the fault, and of what is allowed.
-    pub reason: String,
-}
-
 /// Makes networks.
 pub trait NetworkFactory: Sync {
     /// Checks a link's settings.
     ///
     /// # Errors
     /// The first setting that is wrong; the caller knows its line.
-    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting>;
+    fn check(&self, settings: &[(String, String)]) -> Result<(), ConfigError>;
 
     /// Makes a network.
     ///
@@ -140,10 +132,9 @@ pub trait Network {
 pub struct Loopback;
 
 impl NetworkFactory for Loopback {
-    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
+    fn check(&self, settings: &[(String, String)]) -> Result<(), ConfigError> {
         settings.first().map_or(Ok(()), |(key, _)| {
-            let reason = "loopback has no link emulator to set it in".to_owned();
-            Err(WrongSetting { key: key.clone(), reason })
+            Err(ConfigError::new(key, "loopback has no link emulator to set it in"))
         })
     }
 

@@ -3,20 +3,21 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::network::{Loopback, Network, NetworkPlan, WrongSetting};
+use crate::link::ConfigError;
+use crate::network::{Loopback, Network, NetworkPlan};
 
 /// Knows one key.
 struct LossOnly;
 
 impl NetworkFactory for LossOnly {
-    fn check(&self, settings: &[(String, String)]) -> Result<(), WrongSetting> {
+    fn check(&self, settings: &[(String, String)]) -> Result<(), ConfigError> {
         for (key, value) in settings {
             let reason = match (key.as_str(), value.parse::<f64>()) {
                 ("loss_pct", Ok(0.0..=100.0)) => continue,
                 ("loss_pct", _) => format!("{value} is not 0 to 100"),
                 _ => "unknown".to_owned(),
             };
-            return Err(WrongSetting { key: key.clone(), reason });
+            return Err(ConfigError { key: key.clone(), reason });
         }
         Ok(())
     }
@@ -318,7 +319,7 @@ fn the_experiments_of_the_repository_are_right() {
 struct Anything;
 
 impl NetworkFactory for Anything {
-    fn check(&self, _settings: &[(String, String)]) -> Result<(), WrongSetting> {
+    fn check(&self, _settings: &[(String, String)]) -> Result<(), ConfigError> {
         Ok(())
     }
 

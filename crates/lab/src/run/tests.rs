@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::experiment::{Document, load};
-use crate::network::{
-    CapturedPacket, Lateness, Loopback, Network, NetworkPlan, Observed, WrongSetting,
-};
+use crate::link::ConfigError;
+use crate::network::{CapturedPacket, Lateness, Loopback, Network, NetworkPlan, Observed};
 use crate::observe::Kind;
 
 /// Records the plans that it is given, and has seen one packet.
@@ -21,7 +20,7 @@ struct Fake(Mutex<Vec<NetworkPlan>>);
 struct FakeNetwork;
 
 impl NetworkFactory for Fake {
-    fn check(&self, _settings: &[(String, String)]) -> Result<(), WrongSetting> {
+    fn check(&self, _settings: &[(String, String)]) -> Result<(), ConfigError> {
         Ok(())
     }
 
