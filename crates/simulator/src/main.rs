@@ -18,7 +18,7 @@ fn main() -> ExitCode {
             })
         }
         Some("gateway") => {
-            let scenery = Scenery::new();
+            let scenery = Scenery::default();
             campaign(|schedule| gateway::play(schedule, &scenery))
         }
         Some("cluster") => {

@@ -145,12 +145,6 @@ impl World {
         &self.broker
     }
 
-    /// Lets `hook` see clients' publications until the process dies.
-    #[cfg(feature = "worlds")]
-    pub(crate) fn set_publish_hook(&self, hook: Arc<dyn fulmar_broker::PublishHook>) {
-        self.broker.set_publish_hook(hook);
-    }
-
     /// Whether the broker's end of a connection is open.
     pub(crate) fn is_open(&self, line: usize) -> bool {
         self.lines[line].open

@@ -87,6 +87,10 @@ pub struct Disk {
 }
 
 impl File {
+    fn synced(bytes: Vec<u8>) -> File {
+        File { seen: bytes.clone(), synced: bytes, pending: Vec::new(), entered: true }
+    }
+
     fn apply(bytes: &mut Vec<u8>, change: &Change) {
         match change {
             Change::Write { at, bytes: new } => {
@@ -215,11 +219,7 @@ impl Disk {
                 files.insert(name.clone(), file.after_power_failure(survival, rng));
             }
         }
-        let file = |bytes: Vec<u8>| {
-            let synced = bytes.clone();
-            File { seen: bytes, synced, pending: Vec::new(), entered: true }
-        };
-        let files = files.into_iter().map(|(name, bytes)| (name, file(bytes))).collect();
+        let files = files.into_iter().map(|(name, bytes)| (name, File::synced(bytes))).collect();
         Disk { state: Mutex::new(State { files, ..State::default() }), moved: Condvar::new() }
     }
 
@@ -232,11 +232,7 @@ impl Disk {
     pub fn set_file(&self, name: &str, bytes: Option<Vec<u8>>) {
         let files = &mut self.state.lock().files;
         match bytes {
-            Some(bytes) => {
-                let synced = bytes.clone();
-                let file = File { seen: bytes, synced, pending: Vec::new(), entered: true };
-                files.insert(name.to_owned(), file);
-            }
+            Some(bytes) => drop(files.insert(name.to_owned(), File::synced(bytes))),
             None => drop(files.remove(name)),
         }
     }

@@ -66,17 +66,11 @@ pub struct Scenery {
 }
 
 impl Default for Scenery {
-    fn default() -> Scenery {
-        Scenery::new()
-    }
-}
-
-impl Scenery {
     /// Folders and a platform for the schedules of one thread.
     ///
     /// # Panics
     /// If a folder or the platform cannot be made.
-    pub fn new() -> Scenery {
+    fn default() -> Scenery {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let folder = || Folder::new(&Arc::default());
         let server = folder();

@@ -133,7 +133,7 @@ impl<'a> Gateway<'a> {
         let (outbox, shared, local, disk) = start(folder, Disk::default(), clocks, now, rng)?;
         let settings = Settings::open(Limits::default(), Vec::new());
         let world = World::new(Arc::new(TableVolume::default()), workers, settings);
-        world.set_publish_hook(Arc::new(Hook(Arc::clone(&shared))));
+        world.broker().set_publish_hook(Arc::new(Hook(Arc::clone(&shared))));
         Ok(Gateway {
             world,
             folder,
@@ -162,7 +162,7 @@ impl<'a> Gateway<'a> {
         let clocks = Arc::clone(&self.shared.clocks);
         let (outbox, shared, local, disk) = start(self.folder, disk, clocks, now, rng)?;
         (self.outbox, self.shared, self.local, self.disk) = (outbox, shared, local, disk);
-        self.world.set_publish_hook(Arc::new(Hook(Arc::clone(&self.shared))));
+        self.world.broker().set_publish_hook(Arc::new(Hook(Arc::clone(&self.shared))));
         (self.received, self.most) = (Vec::new(), usize::MAX);
         self.removals.clear();
         self.arrived.clear();

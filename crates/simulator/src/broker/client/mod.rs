@@ -445,23 +445,17 @@ impl Client {
         }
         let at = pick % self.unacknowledged.len();
         let (key, lane, kind, id) = self.unacknowledged.remove(at)?;
-        self.finish(key, lane, kind, PacketId::new(id)?)
+        Some(self.finish(key, lane, kind, PacketId::new(id)?))
     }
 
     /// Acknowledges; forgets a message after its final acknowledgement.
-    fn finish(
-        &mut self,
-        key: StreamKey,
-        lane: Lane,
-        kind: AckKind,
-        id: PacketId,
-    ) -> Option<StreamBytes> {
+    fn finish(&mut self, key: StreamKey, lane: Lane, kind: AckKind, id: PacketId) -> StreamBytes {
         if kind == AckKind::Puback
             && let Some(receiving) = self.receiving.get_mut(&lane)
         {
             receiving.remove(&id.get());
         }
-        Some(self.ack(key, kind, id))
+        self.ack(key, kind, id)
     }
 
     /// A packet as text, for people.

@@ -146,7 +146,7 @@ impl Client {
             self.unacknowledged.push_back((key, lane, kind, id.get()));
             return Ok(Vec::new());
         }
-        Ok(self.finish(key, lane, kind, id).into_iter().collect())
+        Ok(vec![self.finish(key, lane, kind, id)])
     }
 
     /// The topic of a publication, by name or alias (MQTT 5.0 section 3.3.2.3.4).

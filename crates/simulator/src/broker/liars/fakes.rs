@@ -1,7 +1,6 @@
 //! The parts of the program that the broker asks about clients, which follow the law of the moment, and the law in the
 //! broker's own form.
 
-use std::fmt;
 use std::sync::Arc;
 
 use fulmar_broker::access::{AccessRules, Action, Rule, Who as RuleWho};
@@ -32,23 +31,17 @@ pub(crate) struct Accepted {
 }
 
 /// All of these parts.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Fakes {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     law: Law,
     service: Option<Arc<AccessRules>>,
     table: Arc<IdentityTable>,
     accepted: Vec<Accepted>,
-}
-
-impl fmt::Debug for Fakes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fakes")
-    }
 }
 
 impl Fakes {
