@@ -5,11 +5,6 @@ use fulmar_client::{Property, PropertyBuf};
 use fulmar_text::hex;
 use serde_json::{Map, Value, json};
 
-/// Names a person may give, for the message when one does not exist.
-const NAMES: &str = "payload-format-indicator, message-expiry-interval, content-type, response-topic, \
-    correlation-data, user-property, will-delay-interval, request-problem-information, \
-    request-response-information, authentication-method, authentication-data";
-
 /// Properties of packets to which `-D COMMAND NAME VALUE [VALUE]` adds.
 #[derive(Debug, Default)]
 pub(super) struct PacketProperties {
@@ -28,17 +23,14 @@ impl PacketProperties {
                 _ => return Err("-D takes COMMAND NAME VALUE".to_owned()),
             };
             let (into, allowed) = match command.as_str() {
-                "connect" => (&mut given.connect, CONNECT),
-                "publish" => (&mut given.publish, PUBLISH),
-                "will" => (&mut given.will, WILL),
+                "connect" => (&mut given.connect, CONNECT.to_vec()),
+                "publish" => (&mut given.publish, PUBLISH.to_vec()),
+                "will" => (&mut given.will, [PUBLISH, &["will-delay-interval"]].concat()),
                 other => {
                     return Err(format!("-D {other}: the command is connect, publish or will"));
                 }
             };
             let name = name.to_ascii_lowercase();
-            if !NAMES.split(", ").any(|known| known.trim() == name) {
-                return Err(format!("-D {command} {name}: unknown property; use {NAMES}"));
-            }
             if !allowed.contains(&name.as_str()) {
                 let allowed = allowed.join(", ");
                 return Err(format!("-D {command} {name}: {command} takes {allowed}"));
@@ -62,15 +54,6 @@ const PUBLISH: &[&str] = &[
     "content-type",
     "response-topic",
     "correlation-data",
-    "user-property",
-];
-const WILL: &[&str] = &[
-    "payload-format-indicator",
-    "message-expiry-interval",
-    "content-type",
-    "response-topic",
-    "correlation-data",
-    "will-delay-interval",
     "user-property",
 ];
 
