@@ -194,7 +194,7 @@ test-interop: interop-built built built-tiny ## Run the tests with third-party c
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
 		FULMAR_AGENT_GO=$(abspath $(AGENT_GO)) \
-		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) FULMAR_HOME_ASSISTANT=$(abspath $(HOME_ASSISTANT))/bin/python \
+		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) FULMAR_HELM=$(abspath $(HELM)) FULMAR_HOME_ASSISTANT=$(abspath $(HOME_ASSISTANT))/bin/python \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 

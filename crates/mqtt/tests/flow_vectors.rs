@@ -5,8 +5,7 @@ use fulmar_mqtt::flow::{DataFlow, FlowFlags, FlowHeader, decode, encode};
 use serde_json::Value;
 
 fn vectors(kind: &str) -> Vec<Value> {
-    let all: Value =
-        serde_json::from_str(include_str!("../../../docs/quic-headers.json")).unwrap();
+    let all: Value = serde_json::from_str(include_str!("../../../docs/quic-headers.json")).unwrap();
     all[kind].as_array().unwrap().clone()
 }
 
