@@ -25,13 +25,15 @@ struct Users {
     stripped: Mutex<HashSet<String>>,
     /// Questions whether somebody may have a subscription.
     asked: AtomicUsize,
+    /// When tokens end.
+    until: Mutex<Option<Timestamp>>,
 }
 
 impl ExternalUsers for Users {
     fn admit(&self, token: &str, _: Option<&str>, _: Timestamp) -> Option<Admitted> {
         Some(Admitted {
             user: User::external(token),
-            until: Timestamp::NEVER,
+            until: self.until.lock().unwrap().unwrap_or(Timestamp::NEVER),
             credential: Some(token.into()),
         })
     }
@@ -112,6 +114,22 @@ fn a_change_after_a_client_was_looked_at_counts_also_when_it_has_connected_again
     world.broker.recheck_external_users(|_| true);
     world.settle();
     assert_eq!(world.seen(second), [Seen::Disconnect(ReasonCode::NotAuthorized)]);
+}
+
+#[test]
+fn a_token_that_has_expired_while_its_login_waited_takes_no_session_over() {
+    let users = Arc::<Users>::default();
+    let mut world = world(&users);
+    let ann = connect(&mut world, "ann");
+    *users.until.lock().unwrap() = Some(Timestamp(world.now().0 - 1));
+    let late = world.open(0);
+    say_connect(&mut world, late, "ann", Some(b"ann"));
+    let refused = ReasonCode::NotAuthorized;
+    assert_eq!(
+        world.seen(late),
+        [Seen::Connack { present: false, reason: refused, assigned: None }]
+    );
+    assert!(!world.is_closed(ann));
 }
 
 #[test]

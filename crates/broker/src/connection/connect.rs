@@ -278,15 +278,15 @@ impl Connection {
         }
         let access_control = shard.broker().access_control();
         let subject = Subject { user: user.as_ref(), client_id: &pending.client_id };
-        if access_control.refuses(subject) {
-            shard.metrics().authentication_failed.add(1);
-            tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                user = text_of(user.as_ref()), "login refused: {BY_STORE}");
-            return self.refuse(shard, ReasonCode::NotAuthorized);
+        let until = admitted.until.min(self.certified_until());
+        // It may have waited for its login, or for its session's earlier connection.
+        let is_late = until <= shard.wall();
+        if is_late || access_control.refuses(subject) {
+            let why = if is_late { "the token or certificate has expired" } else { BY_STORE };
+            return self.refuse_login(shard, subject, why);
         }
         let stored = || access_control.stored_credential(subject);
         let credential = admitted.credential.clone().or_else(stored);
-        let until = admitted.until.min(self.certified_until());
         if let Some(will) = pending.will.as_mut().map(Arc::make_mut) {
             let Some(because) = self.may_leave(shard, &access_control, subject, &will.topic) else {
                 return self.refuse(shard, ReasonCode::NotAuthorized);

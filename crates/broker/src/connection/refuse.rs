@@ -79,6 +79,14 @@ impl Connection {
         self.refuse(shard, ReasonCode::Banned);
     }
 
+    /// Refuses a client that has logged in.
+    pub(super) fn refuse_login(&mut self, shard: &mut Shard, subject: Subject<'_>, why: &str) {
+        shard.metrics().authentication_failed.add(1);
+        tracing::info!(peer = %self.peer.address, client = subject.client_id,
+            user = text_of(subject.user), "login refused: {why}");
+        self.refuse(shard, ReasonCode::NotAuthorized);
+    }
+
     /// Refuses a new session for which its user, or its address, has no memory left.
     pub(super) fn refuse_memory(&mut self, shard: &mut Shard, client_id: &str, user: Option<&str>) {
         shard.metrics().memory_refused.add(1);
