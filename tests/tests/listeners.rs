@@ -182,13 +182,14 @@ const NAMED: [(&str, usize); 11] = [
 ];
 
 /// These type what pages say, in whose place they put ports of their own.
-const TYPISTS: [&str; 14] = [
+const TYPISTS: [&str; 15] = [
     "tests/interop/client_tutorial.py",
     "tests/interop/pages.py",
     "tests/interop/test_page_commands.py",
     "tests/interop/test_clients_go.py",
     "tests/interop/test_clients_java.py",
     "tests/interop/test_clients_web.py",
+    "tests/interop/test_helm.py",
     "tests/interop/test_libfulmar.py",
     "tests/interop/test_mqttsn.py",
     "tests/interop/test_outbox.py",

@@ -5,15 +5,15 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{Conn, Seen, Setup, World};
-use fulmar_broker::Timestamp;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{
     AccessControl, Admitted, ExternalPassword, ExternalUsers, Logins, PasswordFile, hash_password,
 };
+use fulmar_broker::{Timestamp, User};
 use fulmar_mqtt::packet::Connect;
 use fulmar_mqtt::{Packet, Properties, ReasonCode, Version};
 
@@ -128,17 +128,34 @@ fn who_goes_away_leaves_the_queue() {
 
 #[test]
 fn who_waits_when_the_file_changes_is_checked_by_the_new_one() {
-    let mut world = world();
-    let waiting = flood(&mut world, ATTACKER, 100);
+    let access_control = access_control();
+    let logins = Arc::clone(&access_control.logins);
+    let mut world = World::with(Setup { access_control, ..Setup::default() });
+    // Both threads have something to do until the file has changed.
+    let (begun, begins) = mpsc::channel();
+    let busy: Vec<_> = (0..2)
+        .map(|_| {
+            let (release, released) = mpsc::channel::<()>();
+            let begun = begun.clone();
+            let work = move || {
+                begun.send(()).unwrap();
+                let _ = released.recv();
+            };
+            (logins.work(&User::named("clerk").unwrap(), work).unwrap(), release)
+        })
+        .collect();
+    for _ in 0..2 {
+        begins.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
     let [old, new] = ["right", "new"].map(|password| {
-        let bob = log_in(&mut world, ATTACKER, "bob", password.as_bytes());
-        assert_eq!(decision(&mut world, bob), None, "as her network is suspect");
+        let bob = log_in(&mut world, ELSEWHERE, "bob", password.as_bytes());
+        assert_eq!(decision(&mut world, bob), None, "as the threads are busy");
         bob
     });
     let line = hash_password(b"new").unwrap();
     world.broker.set_access_control(with_file(&format!("ann:{line}\nbob:{line}\n")));
+    drop(busy);
     assert_eq!(wait_for(&mut world, new), ReasonCode::Success);
-    waiting.into_iter().for_each(|conn| world.cut(conn));
     assert_ne!(wait_for(&mut world, old), ReasonCode::Success);
 }
 
