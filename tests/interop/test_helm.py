@@ -15,6 +15,7 @@ import unittest
 import pages
 import paho.mqtt.client as paho
 from broker import PATIENCE_S, binary, eventually
+from kubernetes_api import Api
 from nats_accounts import Accounts
 from nats_servers import Servers
 from paho.mqtt.packettypes import PacketTypes
@@ -106,6 +107,15 @@ def rendered(values=(), more=()):
     done = helm("template", "fulmar", CHART, *[word for value in values for word in ("--set", value)], *more)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def upgraded(values, there):
+    """What an upgrade renders where Kubernetes has these objects."""
+    api = Api(there)
+    try:
+        return rendered(values, ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation", "--kube-apiserver", api.address])
+    finally:
+        api.close()
 
 
 def of(objects, kind, name="fulmar"):
@@ -232,9 +242,25 @@ class Rendered(unittest.TestCase):
             self.assertIn("image: fulmar:7.8.9\n", done.stdout)
             self.assertIn("helm.sh/chart: fulmar-7.8.9\n", done.stdout)
 
-    def test_an_upgrade_does_not_create_the_cluster_again(self):
-        self.assertEqual(["Job"], [each["kind"] for each in rendered(CLUSTER) if each["kind"] == "Job"])
-        self.assertEqual([], [each for each in rendered(CLUSTER, ["--is-upgrade"]) if each["kind"] == "Job"])
+    def test_the_cluster_is_created_until_it_is_there(self):
+        """A Job that has not succeeded is followed by another; one that has, by none, whatever happens to it later."""
+        jobs = lambda objects: [each["metadata"]["name"] for each in objects if each["kind"] == "Job"]
+        installed = rendered(CLUSTER)
+        self.assertEqual(jobs(installed), ["fulmar-init"])
+        self.assertEqual(jobs(upgraded(CLUSTER, [])), ["fulmar-init-1"])
+        self.assertEqual(jobs(upgraded(CLUSTER, installed)), ["fulmar-init-1"])
+        job = {**of(installed, "Job", "fulmar-init"), "status": {"succeeded": 1}}
+        others = {**job, "metadata": {**job["metadata"], "labels": {
+            **job["metadata"]["labels"], "app.kubernetes.io/instance": "other"}}}
+        self.assertEqual(jobs(upgraded(CLUSTER, [of(installed, "StatefulSet"), others])), ["fulmar-init-1"])
+        ready = {**of(installed, "StatefulSet"), "status": {"readyReplicas": 1}}
+        for there in ([of(installed, "StatefulSet"), job], [ready]):
+            first = upgraded(CLUSTER, there)
+            self.assertEqual(jobs(first), [])
+            # The Job is gone, and no broker is ready.
+            second = upgraded(CLUSTER, first)
+            self.assertEqual(jobs(second), [])
+            self.assertEqual(jobs(upgraded(CLUSTER, second)), [])
 
 
 class Client(paho.Client):
@@ -374,5 +400,10 @@ class Started(unittest.TestCase):
         self.assertEqual(len(kubelet.pods), 4)
         kubelet.wait("the Job's end", lambda: not job.is_running() and job.process.returncode == 0)
         kubelet.wait("a node that serves", lambda: any(pod.passes("readinessProbe") for pod in nodes))
+        # As after an upgrade that does not know that the cluster is there.
+        job.start()
+        self.assertNotEqual(job.process.wait(PATIENCE_S), 0)
+        self.assertRegex(job.log.read_text(), "these NATS servers have the cluster [0-9a-f]{16} already")
+        self.assertEqual(1, sum(pod.passes("readinessProbe") for pod in nodes))
         # On this machine a node would do without; the servers would not.
         self.assertIn("credentials_file", configuration(found)["cluster"])

@@ -37,6 +37,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "fulmar.fullname" .context }}-nats-{{ .index }}.{{ include "fulmar.fullname" .context }}-nats.{{ .context.Release.Namespace }}.svc
 {{- end }}
 
+{{- /* The StatefulSet of brokers that Kubernetes has; empty at an installation, and without Kubernetes (`helm template`). */ -}}
+{{- define "fulmar.installed" -}}
+{{- if .Release.IsUpgrade }}{{ default dict (lookup "apps/v1" "StatefulSet" .Release.Namespace (include "fulmar.fullname" .)) | toJson }}{{ else }}{}{{ end }}
+{{- end }}
+
+{{- /* Whether the cluster has been created: an earlier upgrade has seen it, a broker is ready, or the Job has succeeded.
+Where it is unknown, the Job runs: in a cluster that is there, `fulmar cluster init` changes nothing. */ -}}
+{{- define "fulmar.created" -}}
+{{- $brokers := include "fulmar.installed" . | fromJson }}
+{{- if or (dig "metadata" "annotations" "fulmar/cluster-created" "" $brokers) (dig "status" "readyReplicas" 0 $brokers) -}}
+yes
+{{- else if .Release.IsUpgrade }}
+{{- range (lookup "batch/v1" "Job" .Release.Namespace "").items }}
+{{- if and (eq "init" (dig "labels" "app.kubernetes.io/component" "" .metadata)) (eq $.Release.Name (dig "labels" "app.kubernetes.io/instance" "" .metadata)) (dig "status" "succeeded" 0 .) }}yes{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* The name of the Job that creates the cluster; empty: there is none. An upgrade has another Job, because Kubernetes does
+not let the Pod of one change. */ -}}
+{{- define "fulmar.initJob" -}}
+{{- if and (include "fulmar.clustered" .) .Values.cluster.init (not (include "fulmar.created" .)) -}}
+{{ include "fulmar.fullname" . }}-init{{ if .Release.IsUpgrade }}-{{ .Release.Revision }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* The ports of a protocol as a JSON object: names, and numbers. */ -}}
 {{- define "fulmar.ports" -}}
 {{- $names := ternary (list "mqtts" "https" "wss" "mqtt" "ws") (list "quic" "https" "coaps" "coap" "mqtt_sn") (eq .protocol "TCP") }}
