@@ -2,6 +2,7 @@
 processes. No Kubernetes is there; docs/kubernetes.md says so."""
 
 import base64
+import json
 import os
 import pathlib
 import re
@@ -79,6 +80,14 @@ WRONG = [
     (["config.upstreams.cloud.password=secret"], "a ConfigMap is no place for one"),
     (["config.platform.database=postgres://fulmar:secret@db/fulmar"], "a ConfigMap is no place for one"),
     (["config.sinks.a.url=http://user:secret@influx"], "a ConfigMap is no place for one"),
+    (["config.upstream.password=12345"], "a ConfigMap is no place for one"),
+    (["config.upstream.password=true"], "a ConfigMap is no place for one"),
+    (["config.upstreams.cloud.password=-1"], "a ConfigMap is no place for one"),
+    (["config.platform.database=postgres://fulmar@db/fulmar?password=secret"], "a ConfigMap is no place for one"),
+    (["config.platform.database=postgres://fulmar@db/fulmar?sslmode=disable&password=secret"], "a ConfigMap is no place for one"),
+    (["config.sinks.a.url=http://influx/write?db=a&u=b&p=secret"], "a ConfigMap is no place for one"),
+    (["config.auth.http.url=https://users.example.org/mqtt?Token=secret"], "a ConfigMap is no place for one"),
+    (["config.sinks.a.url=https://hooks.example.org/a?api_key=secret"], "a ConfigMap is no place for one"),
     (["metrics.serviceMonitor.enabled=true"], "needs metrics.enabled=true"),
 ]
 
@@ -181,6 +190,13 @@ class Rendered(unittest.TestCase):
         self.assertEqual(found["acl"], {"default_allow": False, "rules": [{"topic": 'a "b",\\c/#', "allow": True}]})
         self.assertEqual(found["listeners"]["mqtt"], [])
         self.assertEqual(found["listeners"]["http"], ["127.0.0.1:14568"])
+
+    def test_a_setting_without_a_secret_is_none(self):
+        sink = {"url": "postgres://fulmar@db/fulmar?sslmode=disable", "password_file": "/more/a", "token_file": "/more/b",
+                "columns": {"password": {"from": "=a:b@c", "type": "text"}}}
+        config = {"upstream": {"url": "mqtts://b:8883", "user": "a", "password": ""}, "sinks": {"a": sink}}
+        found = configuration(rendered(more=["--set-json", f"config={json.dumps(config)}"]))
+        self.assertEqual({name: found[name] for name in config}, config)
 
     def test_ports_services_and_labels_go_together(self):
         for name, values in USES.items():

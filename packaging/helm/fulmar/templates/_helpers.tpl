@@ -71,11 +71,11 @@ not let the Pod of one change. */ -}}
 {{- toJson $ports }}
 {{- end }}
 
-{{- /* A value of TOML; strings, numbers and Booleans are as in JSON. */ -}}
+{{- /* A value of TOML; strings, numbers and Booleans are as in JSON (raw: with &, not \u0026). */ -}}
 {{- define "fulmar.toml" -}}
 {{- if kindIs "map" . }}{ {{- range $at, $key := keys . | sortAlpha }}{{ if $at }},{{ end }} {{ $key | toJson }} = {{ include "fulmar.toml" (index $ $key) }}{{ end }} }
 {{- else if kindIs "slice" . }}[{{ range $at, $value := . }}{{ if $at }}, {{ end }}{{ include "fulmar.toml" $value }}{{ end }}]
-{{- else }}{{ toJson . }}{{ end }}
+{{- else }}{{ toRawJson . }}{{ end }}
 {{- end }}
 
 {{- /* fulmar.toml: the chart's sections, with those of `config` over them. */ -}}
@@ -138,7 +138,9 @@ not let the Pod of one change. */ -}}
 {{- end }}
 {{- if hasKey (default dict .Values.config.server) "data_dir" }}{{ fail "config.server.data_dir: the data folder is the volume at /var/lib/fulmar; remove this key" }}{{ end }}
 {{- $text := include "fulmar.config" . }}
-{{- if or (regexMatch "(?:^|[\\s{,])\"?password\"? = \"[^\"]" $text) (regexMatch "://[^\\s\"/@:]*:[^\\s\"/@]+@" $text) }}
+{{- /* A key (a table of this name is a column of a sink), the user's part of an address, and its query. */ -}}
+{{- $secrets := list "(?:^|[\\s{,])\"?password\"? = (?:[^\"{]|\"[^\"])" "://[^\\s\"/@:]*:[^\\s\"/@]+@" "(?i)[?&](?:p|pass|passwd|[a-z_-]*(?:password|token|secret|key))=[^\\s\"&]" }}
+{{- if regexMatch (join "|" $secrets) $text }}
 {{- fail "config: there is a password in it, and a ConfigMap is no place for one; put it into a Secret, and name that in extraEnv (FULMAR_UPSTREAM__PASSWORD, FULMAR_PLATFORM__DATABASE) or in extraVolumes with a key such as password_file" }}
 {{- end }}
 {{- if and (ne .Values.tls.clientAuth "off") (not .Values.tls.secretName) }}
