@@ -88,6 +88,8 @@ WRONG = [
     (["config.sinks.a.url=http://influx/write?db=a&u=b&p=secret"], "a ConfigMap is no place for one"),
     (["config.auth.http.url=https://users.example.org/mqtt?Token=secret"], "a ConfigMap is no place for one"),
     (["config.sinks.a.url=https://hooks.example.org/a?api_key=secret"], "a ConfigMap is no place for one"),
+    ([*CLUSTER, "nats.persistence.size=10Gi", "nats.maxFileStore=18Gi"], "nats.maxFileStore is 18Gi, more than the volume has"),
+    ([*CLUSTER, "nats.persistence.size=10G", "nats.maxFileStore=10GB"], "nats.maxFileStore is 10GB, more than the volume has"),
     (["metrics.serviceMonitor.enabled=true"], "needs metrics.enabled=true"),
 ]
 
@@ -246,6 +248,22 @@ class Rendered(unittest.TestCase):
     def test_the_end_is_longer_than_the_drain(self):
         spec = of(rendered(["config.server.drain_timeout_s=40"]), "StatefulSet")["spec"]["template"]["spec"]
         self.assertEqual(spec["terminationGracePeriodSeconds"], 65)
+
+    def test_nats_fits_its_volume(self):
+        for values, most in (([], 18 << 30), (["persistence.size=10Gi"], 9 << 30), (["persistence.size=1.5T"], 1_350_000_000_000),
+                             (["maxFileStore=20GB"], 20 << 30), (["maxFileStore=500M"], 500_000_000)):
+            with self.subTest(values):
+                text = of(rendered([*CLUSTER, *(f"nats.{value}" for value in values)]), "ConfigMap", "fulmar-nats")
+                self.assertIn(f"max_file_store: {most}\n", text["data"]["nats.conf"])
+
+    def test_changed_settings_restart_pods(self):
+        """They are files that a running Pod does not see; brokers of a cluster are replaced by hand."""
+        changed = {"fulmar": "config.limits.max_connections=9", "fulmar-nats": "nats.maxFileStore=1Gi"}
+        template = lambda name, values: of(rendered(values), "StatefulSet", name)["spec"]["template"]
+        for name, value in changed.items():
+            with self.subTest(name):
+                self.assertEqual(template(name, CLUSTER), template(name, CLUSTER))
+                self.assertNotEqual(template(name, CLUSTER), template(name, [*CLUSTER, value]))
 
     def test_the_packed_chart_is_one(self):
         with tempfile.TemporaryDirectory() as folder:

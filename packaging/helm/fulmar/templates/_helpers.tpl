@@ -63,6 +63,60 @@ not let the Pod of one change. */ -}}
 {{- end }}
 {{- end }}
 
+{{- /* Bytes of an amount in Kubernetes' or NATS' notation: of both, K is 1000, Ki 1024; NATS' KB is 1024 too. */ -}}
+{{- define "fulmar.bytes" -}}
+{{- $unit := regexFind "[A-Za-z].*" . }}
+{{- $power := index (dict "" 0 "k" 1 "m" 2 "g" 3 "t" 4) (lower $unit | trunc 1) }}
+{{- $bytes := regexFind "^[0-9.]+" . | float64 }}
+{{- range until $power }}{{ $bytes = mulf $bytes (ternary 1000 1024 (eq (len $unit) 1)) }}{{ end }}
+{{- printf "%.0f" $bytes }}
+{{- end }}
+
+{{- /* In bytes: nine tenths of the volume, because NATS counts neither indexes nor what the file system needs. */ -}}
+{{- define "fulmar.maxFileStore" -}}
+{{- $size := include "fulmar.bytes" .Values.nats.persistence.size }}
+{{- if .Values.nats.maxFileStore }}{{ include "fulmar.bytes" .Values.nats.maxFileStore }}
+{{- else }}{{ div (mul 9 (int64 $size)) 10 }}{{ end }}
+{{- end }}
+
+{{- define "fulmar.natsConfig" -}}
+server_name: $POD_NAME
+listen: "0.0.0.0:4222"
+# Health and statistics only.
+http: "0.0.0.0:8222"
+pid_file: "/tmp/nats.pid"
+# Whoever has a certificate of this CA is a node or a server.
+tls {
+  cert_file: "/etc/nats/tls/tls.crt"
+  key_file: "/etc/nats/tls/tls.key"
+  ca_file: "/etc/nats/tls/ca.crt"
+  verify: true
+}
+# An fsync before each acknowledgement: without it, a power cut could lose what Fulmar has acknowledged.
+jetstream {
+  store_dir: "/data"
+  sync_interval: always
+  max_memory_store: 64Mi
+  max_file_store: {{ include "fulmar.maxFileStore" . }}
+}
+cluster {
+  name: {{ include "fulmar.fullname" . }}-nats
+  listen: "0.0.0.0:6222"
+  no_advertise: true
+  tls {
+    cert_file: "/etc/nats/tls/tls.crt"
+    key_file: "/etc/nats/tls/tls.key"
+    ca_file: "/etc/nats/tls/ca.crt"
+    verify: true
+  }
+  routes: [
+    {{- range until 3 }}
+    "tls://{{ include "fulmar.natsHost" (dict "context" $ "index" .) }}:6222"
+    {{- end }}
+  ]
+}
+{{- end }}
+
 {{- /* The ports of a protocol as a JSON object: names, and numbers. */ -}}
 {{- define "fulmar.ports" -}}
 {{- $names := ternary (list "mqtts" "https" "wss" "mqtt" "ws") (list "quic" "https" "coaps" "coap" "mqtt_sn") (eq .protocol "TCP") }}
@@ -154,6 +208,9 @@ not let the Pod of one change. */ -}}
 {{- end }}
 {{- if not (or .Values.auth.passwordSecret.name $auth (ne .Values.tls.clientAuth "off")) }}
 {{- fail "mode cluster needs users: set auth.passwordSecret.name (fulmar passwd NAME --file passwords; kubectl create secret generic NAME --from-file=passwords), tls.clientAuth or config.auth" }}
+{{- end }}
+{{- if and .Values.nats.enabled (gt (include "fulmar.maxFileStore" . | int64) (include "fulmar.bytes" .Values.nats.persistence.size | int64)) }}
+{{- fail (printf "nats.maxFileStore is %s, more than the volume has (nats.persistence.size is %s): leave it empty for nine tenths of the volume" .Values.nats.maxFileStore .Values.nats.persistence.size) }}
 {{- end }}
 {{- if not .Values.nats.enabled }}
 {{- $existing := .Values.nats.existing }}
