@@ -7,6 +7,8 @@ import os
 import pathlib
 import re
 import shlex
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -200,6 +202,14 @@ class Rendered(unittest.TestCase):
         found = configuration(rendered(more=["--set-json", f"config={json.dumps(config)}"]))
         self.assertEqual({name: found[name] for name in config}, config)
 
+    def test_the_own_certificate_has_the_names_of_the_services(self):
+        names = lambda values: configuration(rendered(values, ["--namespace", "iot"])).get("tls", {}).get("names")
+        both = ["fulmar.iot.svc", "fulmar-udp.iot.svc"]
+        self.assertEqual(names([]), both)
+        self.assertEqual(names(["config.tls.names={broker.lan}"]), [*both, "broker.lan"])
+        for values in ["tls.secretName=a"], ["config.tls.cert=/more/a", "config.tls.key=/more/b"], CLUSTER:
+            self.assertIsNone(names(values))
+
     def test_ports_services_and_labels_go_together(self):
         for name, values in USES.items():
             objects = rendered(values)
@@ -306,7 +316,7 @@ class Client(paho.Client):
         self.on_message = lambda client, data, message: self.got.append(message.payload)
         self.username_pw_set("ann", "a password of ann")
         self.tls_set(ca_certs=str(ca))
-        # The certificate is for a name that only Kubernetes' DNS has.
+        # The certificate is for names that only Kubernetes' DNS has.
         self.tls_insecure_set(True)
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = 3600
@@ -387,6 +397,9 @@ class Started(unittest.TestCase):
         self.assertTrue(pod.passes("startupProbe") and pod.passes("livenessProbe"))
         self.assertIn("clients", self.next_commands(kubelet, "auth.passwordSecret.name=fulmar-users"))
         ca = pod.mounts["/var/lib/fulmar"] / "ca/ca.pem"
+        for name in "fulmar.default.svc", "fulmar-udp.default.svc":
+            with socket.create_connection(("127.0.0.1", pod.ports[8883]), PATIENCE_S) as plain:
+                ssl.create_default_context(cafile=ca).wrap_socket(plain, server_hostname=name).close()
         self.exchange(pod, ca, b"1")
         pod.kill()
         kubelet.wait("the Pod again", lambda: pod.passes("readinessProbe"))

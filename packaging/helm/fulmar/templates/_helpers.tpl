@@ -172,6 +172,12 @@ cluster {
 {{- $_ := set $config "cluster" $cluster }}
 {{- end }}
 {{- $config = mergeOverwrite $config (deepCopy .Values.config) }}
+{{- $tls := default dict $config.tls }}
+{{- if not (or (include "fulmar.clustered" .) $tls.cert) }}
+{{- $service := printf "%s.%s.svc" (include "fulmar.fullname" .) .Release.Namespace }}
+{{- $udp := printf "%s-udp.%s.svc" (include "fulmar.fullname" .) .Release.Namespace }}
+{{- $_ := set $config "tls" (merge (dict "names" (concat (list $service $udp) (default list $tls.names))) $tls) }}
+{{- end }}
 {{- range $section := keys $config | sortAlpha }}
 [{{ $section }}]
 {{- $keys := index $config $section }}
