@@ -150,10 +150,10 @@ class Pod:
         except (OSError, urllib.error.HTTPError):
             return False
 
-    def run(self, *words):
+    def run(self, *words, typed=""):
         """As `kubectl exec`; returns what the command prints."""
         done = subprocess.run([self.localised(word) for word in words], env=self.environment(), capture_output=True,
-                              text=True, timeout=PATIENCE_S, check=False)
+                              input=typed, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 

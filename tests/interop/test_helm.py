@@ -122,6 +122,13 @@ def rendered(values=(), more=()):
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
+def notes(values):
+    """What the chart says after `helm install`."""
+    said = helm("install", "fulmar", CHART, "--dry-run=client", *[word for value in values for word in ("--set", value)])
+    assert said.returncode == 0, said.stderr
+    return said.stdout.split("NOTES:")[1]
+
+
 def upgraded(values, there):
     """What an upgrade renders where Kubernetes has these objects."""
     api = Api(there)
@@ -176,15 +183,20 @@ class Rendered(unittest.TestCase):
 
     def test_the_program_accepts_each_configuration(self):
         for name, values in USES.items():
-            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                config = pathlib.Path(folder, "fulmar.toml")
-                text = of(rendered(values), "ConfigMap")["data"]["fulmar.toml"]
-                config.write_text(text.replace("/var/lib/fulmar", f"{folder}/data"))
-                done = subprocess.run([binary(), "serve", "--check", "--config", config], capture_output=True, text=True,
-                                      env={"FULMAR_CLUSTER__NODE": "fulmar-0", "FULMAR_CLUSTER__ADDRESS": "fulmar-0.a"},
-                                      timeout=PATIENCE_S, check=False)
+            with self.subTest(name):
                 # Only the files are missing here.
-                self.assertIn("ok       configuration: ", done.stdout + done.stderr)
+                self.assertIn("ok       configuration: ", self.checked(values))
+
+    def checked(self, values):
+        """What the program's check prints."""
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder, "fulmar.toml")
+            text = of(rendered(values), "ConfigMap")["data"]["fulmar.toml"]
+            config.write_text(text.replace("/var/lib/fulmar", f"{folder}/data"))
+            done = subprocess.run([binary(), "serve", "--check", "--config", config], capture_output=True, text=True,
+                                  env={"FULMAR_CLUSTER__NODE": "fulmar-0", "FULMAR_CLUSTER__ADDRESS": "fulmar-0.a"},
+                                  timeout=PATIENCE_S, check=False)
+            return done.stdout + done.stderr
 
     def test_settings_arrive_with_their_types(self):
         values = ["config.limits.max_connections=20000", "config.acl.default_allow=false",
@@ -275,6 +287,17 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(template(name, CLUSTER), template(name, CLUSTER))
                 self.assertNotEqual(template(name, CLUSTER), template(name, [*CLUSTER, value]))
 
+    def test_the_first_administrator_is_named(self):
+        """Where the program says that the first start creates one, and only there."""
+        password = "auth.passwordSecret.name=a"
+        for values in ([], [password], ["config.auth.scram=true"], ["tls.secretName=a", "tls.clientAuth=required"],
+                       [password, "listeners.https=null"]):
+            with self.subTest(values):
+                found = "first-administrator" in notes(values)
+                self.assertEqual(found, "the next start creates a first administrator" in self.checked(values))
+                self.assertEqual(found, "listeners.https=null" not in values)
+        self.assertNotIn("admin", notes(CLUSTER))
+
     def test_the_packed_chart_is_one(self):
         with tempfile.TemporaryDirectory() as folder:
             code = ("import sys, pathlib; sys.path.insert(0, 'scripts/dist'); import formats; "
@@ -364,13 +387,10 @@ class Started(unittest.TestCase):
         return found
 
     def next_commands(self, kubelet, *values):
-        """Runs what the chart says after `helm install` to type in a Pod; returns what the last one prints."""
-        said = helm("install", "fulmar", CHART, "--dry-run=client", *[word for value in values for word in ("--set", value)])
-        found = re.findall(r"exec (\S+) -- (.+)", said.stdout.split("NOTES:")[1])
-        self.assertTrue(found, said.stderr)
-        for pod, command in found:
-            printed = kubelet.pods[pod].run(*command.split())
-        return printed
+        """Runs what the chart says after `helm install` to type in a Pod; returns what they print."""
+        found = re.findall(r"exec (?:-it )?(\S+) -- (.+)", notes(values))
+        self.assertTrue(found)
+        return "".join(kubelet.pods[pod].run(*command.split(), typed="a password of admin\n") for pod, command in found)
 
     def exchange(self, pod, ca, text):
         """Leaves a subscriber's session behind, and a message in it that is acknowledged."""
@@ -395,7 +415,9 @@ class Started(unittest.TestCase):
         [pod] = kubelet.of("StatefulSet", "fulmar")
         kubelet.wait("a Pod that is ready", lambda: pod.passes("readinessProbe"))
         self.assertTrue(pod.passes("startupProbe") and pod.passes("livenessProbe"))
-        self.assertIn("clients", self.next_commands(kubelet, "auth.passwordSecret.name=fulmar-users"))
+        # As the first start does where listeners are not on loopback.
+        pod.run(*shlex.split("/usr/bin/fulmar user add admin --admin --data /var/lib/fulmar"), typed="the first password\n")
+        self.assertRegex(self.next_commands(kubelet, "auth.passwordSecret.name=fulmar-users"), "clients")
         ca = pod.mounts["/var/lib/fulmar"] / "ca/ca.pem"
         for name in "fulmar.default.svc", "fulmar-udp.default.svc":
             with socket.create_connection(("127.0.0.1", pod.ports[8883]), PATIENCE_S) as plain:
