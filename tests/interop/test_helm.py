@@ -92,6 +92,7 @@ WRONG = [
     (["config.sinks.a.url=https://hooks.example.org/a?api_key=secret"], "a ConfigMap is no place for one"),
     ([*CLUSTER, "nats.persistence.size=10Gi", "nats.maxFileStore=18Gi"], "nats.maxFileStore is 18Gi, more than the volume has"),
     ([*CLUSTER, "nats.persistence.size=10G", "nats.maxFileStore=10GB"], "nats.maxFileStore is 10GB, more than the volume has"),
+    (["networkPolicy.enabled=true", "metrics.enabled=true"], "networkPolicy.metricsFrom: say who may reach the port"),
     (["metrics.serviceMonitor.enabled=true"], "needs metrics.enabled=true"),
 ]
 
@@ -241,6 +242,19 @@ class Rendered(unittest.TestCase):
             for owner in (each for each in objects if each["kind"] in ("StatefulSet", "PodDisruptionBudget")):
                 selector = owner["spec"]["selector"]["matchLabels"].items()
                 self.assertEqual(1, sum(selector <= pod["metadata"]["labels"].items() for pod in pod_specs(objects)))
+
+    def test_a_policy_opens_only_what_it_names(self):
+        policy = lambda values: of(rendered(["networkPolicy.enabled=true", *values]), "NetworkPolicy")["spec"]
+        self.assertEqual(policy([])["ingress"], [{"ports": [
+            {"port": 8443, "protocol": "TCP"}, {"port": 8883, "protocol": "TCP"},
+            {"port": 8443, "protocol": "UDP"}, {"port": 14567, "protocol": "UDP"}]}])
+        # A rule without ports would open all, and one without `from` to all.
+        closed = [f"listeners.{name}=null" for name in ("mqtts", "quic", "https")]
+        self.assertFalse(policy(closed)["ingress"])
+        self.assertEqual(policy(closed)["policyTypes"], ["Ingress"])
+        metrics = ["metrics.enabled=true", "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.a=b"]
+        self.assertEqual(policy([*closed, *metrics])["ingress"], [
+            {"ports": [{"port": 14568, "protocol": "TCP"}], "from": [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]}])
 
     def test_pods_may_do_little(self):
         for pod in pod_specs(rendered(EVERYTHING)):

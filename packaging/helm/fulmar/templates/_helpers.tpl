@@ -227,6 +227,9 @@ cluster {
 {{- if and $existing.tlsSecret.certificate (not $existing.tlsSecret.name) }}{{ fail "nats.existing.tlsSecret.certificate needs tlsSecret.name" }}{{ end }}
 {{- end }}
 {{- end }}
+{{- if and .Values.networkPolicy.enabled .Values.metrics.enabled (not .Values.networkPolicy.metricsFrom) }}
+{{- fail "networkPolicy.metricsFrom: say who may reach the port of metrics, which lists all clients too and needs no login; all Pods: [{namespaceSelector: {}}]" }}
+{{- end }}
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) }}{{ fail "metrics.serviceMonitor.enabled needs metrics.enabled=true, which opens the port" }}{{ end }}
 {{- end }}
 
