@@ -343,6 +343,13 @@ class Rendered(unittest.TestCase):
             self.assertEqual(jobs(second), [])
             self.assertEqual(jobs(upgraded(CLUSTER, second)), [])
 
+    def test_a_release_keeps_its_mode(self):
+        for was, now in ([], CLUSTER), (CLUSTER, ["mode=single"]):
+            there = rendered(was)
+            self.assertTrue(upgraded(was, there))
+            with self.assertRaisesRegex(AssertionError, "install another release"):
+                upgraded(now, there)
+
 
 class Client(paho.Client):
     """Ann, with a session that stays."""

@@ -29,6 +29,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "fulmar.clustered" -}}{{ if eq .Values.mode "cluster" }}yes{{ end }}{{- end }}
 {{- define "fulmar.ownNats" -}}{{ if and (eq .Values.mode "cluster") .Values.nats.enabled }}yes{{ end }}{{- end }}
+{{- /* How brokers are replaced. Nodes that stand by are never ready, so a rolling update would wait for ever behind the first. */ -}}
+{{- define "fulmar.updates" -}}{{ ternary "OnDelete" "RollingUpdate" (eq .Values.mode "cluster") }}{{- end }}
 {{- define "fulmar.natsTls" -}}
 {{- if include "fulmar.ownNats" . }}{{ default (printf "%s-nats" (include "fulmar.fullname" .)) .Values.nats.tlsSecret }}
 {{- else }}{{ .Values.nats.existing.tlsSecret.name }}{{ end }}
@@ -197,6 +199,10 @@ cluster {
 {{- end }}
 {{- end }}
 {{- if hasKey (default dict .Values.config.server) "data_dir" }}{{ fail "config.server.data_dir: the data folder is the volume at /var/lib/fulmar; remove this key" }}{{ end }}
+{{- $was := dig "spec" "updateStrategy" "type" "" (include "fulmar.installed" . | fromJson) }}
+{{- if and $was (ne $was (include "fulmar.updates" .)) }}
+{{- fail (printf "mode: this release is not of mode %s, and the data folder of a broker alone is not that of a node; install another release" .Values.mode) }}
+{{- end }}
 {{- $text := include "fulmar.config" . }}
 {{- /* A key (a table of this name is a column of a sink), the user's part of an address, and its query. */ -}}
 {{- $secrets := list "(?:^|[\\s{,])\"?password\"? = (?:[^\"{]|\"[^\"])" "://[^\\s\"/@:]*:[^\\s\"/@]+@" "(?i)[?&](?:p|pass|passwd|[a-z_-]*(?:password|token|secret|key))=[^\\s\"&]" }}
