@@ -134,7 +134,8 @@ def upgraded(values, there):
     """What an upgrade renders where Kubernetes has these objects."""
     api = Api(there)
     try:
-        return rendered(values, ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation", "--kube-apiserver", api.address])
+        return rendered(values, ["--is-upgrade", "--dry-run=server", "--disable-openapi-validation",
+                                 "--kube-apiserver", api.address])
     finally:
         api.close()
 
@@ -284,6 +285,10 @@ class Rendered(unittest.TestCase):
     def test_the_end_is_longer_than_the_drain(self):
         spec = of(rendered(["config.server.drain_timeout_s=40"]), "StatefulSet")["spec"]["template"]["spec"]
         self.assertEqual(spec["terminationGracePeriodSeconds"], 65)
+
+    def test_a_job_that_is_replaced_ends_before_the_next_one_works(self):
+        spec = of(rendered(CLUSTER), "Job", "fulmar-init")["spec"]["template"]["spec"]
+        self.assertEqual(spec.get("terminationGracePeriodSeconds"), 1)
 
     def test_nats_fits_its_volume(self):
         for values, most in (([], 18 << 30), (["persistence.size=10Gi"], 9 << 30), (["persistence.size=1.5T"], 1_350_000_000_000),
