@@ -18,7 +18,7 @@ QUIC_GO := $(TARGET)/interop-quic-go
 # libfulmar of the tests' profile, and the client for Go on it.
 LIBRARY := $(abspath $(TARGET))/interop-libfulmar
 AGENT_GO := $(TARGET)/interop-agent-go
-JAVA := clients/java/target/ready
+JAVA := $(TARGET)/interop-java
 SOAK_GO := $(TARGET)/interop-soak-go
 PEBBLE := $(TARGET)/interop-pebble
 HOME_ASSISTANT := $(TARGET)/interop-home-assistant
@@ -188,12 +188,12 @@ built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
 # What third-party clients are built and installed from.
-interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO) $(BROWSER)/node_modules/ready $(JAVA) $(HELM)/ready
+interop-built: interop-needs $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) $(HOME_ASSISTANT)/ready $(AGENT_GO) $(BROWSER)/node_modules/ready $(JAVA)/ready $(HELM)/ready
 
 test-interop: interop-built built built-tiny ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
-		FULMAR_AGENT_GO=$(abspath $(AGENT_GO)) \
+		FULMAR_AGENT_GO=$(abspath $(AGENT_GO)) FULMAR_JAVA=$(abspath $(JAVA)) \
 		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) FULMAR_HELM=$(abspath $(HELM)) FULMAR_HOME_ASSISTANT=$(abspath $(HOME_ASSISTANT))/bin/python \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
@@ -230,8 +230,8 @@ $(BROWSER)/node_modules/ready: $(BROWSER)/package-lock.json | interop-needs
 	cd $(BROWSER) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-$(JAVA): clients/java/pom.xml $(shell find clients/java/src -type f) | interop-needs built
-	mvn -B -q -f clients/java package -Dfulmar.library=$(dir $(FULMAR))
+$(JAVA)/ready: clients/java/pom.xml $(shell find clients/java/src -type f) | interop-needs built
+	mvn -B -q -f clients/java package -Dfulmar.library=$(dir $(FULMAR)) -DbuildDirectory=$(abspath $(JAVA))
 	touch $@
 
 $(AGENT_GO): $(wildcard clients/go/*.* tests/interop/agents/go/*) crates/ffi/include/fulmar.h | interop-needs built
