@@ -35,7 +35,9 @@ type Conn struct {
 	mu sync.Mutex
 	// sockets are those that the connection has used. They are closed with it: it ends with any of them.
 	sockets []*quic.Transport
-	once    sync.Once
+	// spare is one of them that the connection has not moved to: the next attempt uses it.
+	spare *quic.Transport
+	once  sync.Once
 }
 
 // Dial connects to HOST:PORT. The configurations may be nil; the ALPN is set here, and so are a server name and a keep-alive
@@ -107,19 +109,32 @@ func (c *Conn) NetworkChanged(ctx context.Context) error {
 	if err := c.QUIC.Context().Err(); err != nil {
 		return err
 	}
-	socket, err := c.open()
-	if err != nil {
-		return err
+	socket := c.spare
+	if socket == nil {
+		var err error
+		if socket, err = c.open(); err != nil {
+			return err
+		}
+		c.spare = socket
 	}
 	path, err := c.QUIC.AddPath(socket)
 	if err != nil {
 		return err
 	}
+	// A connection that has ended answers no probe.
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(c.QUIC.Context(), func() { cancel(context.Cause(c.QUIC.Context())) })
+	defer stop()
 	if err := path.Probe(ctx); err != nil {
 		path.Close()
 		return err
 	}
-	return path.Switch()
+	if err := path.Switch(); err != nil {
+		return err
+	}
+	c.spare = nil
+	return nil
 }
 
 // LocalAddr returns the address of the connection's first socket.
@@ -138,6 +153,8 @@ func (c *Conn) Close() error {
 		case <-c.QUIC.Context().Done():
 		case <-time.After(closeTimeout):
 		}
+		// It ends a probe, too, and with it what has the lock.
+		c.QUIC.CloseWithError(0, "")
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.free()
