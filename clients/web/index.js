@@ -113,7 +113,7 @@ class Socket extends EventTarget {
     }
     if (this.readyState !== this.CONNECTING) end(opened?.session);
     else if (opened) await this.#overTransport(opened, onTransport);
-    else this.#overWebSocket(new WebSocket(url, protocols), onTransport);
+    else this.#overWebSocket(url, protocols, onTransport);
   }
 
   async #overTransport({ session, stream }, onTransport) {
@@ -133,7 +133,16 @@ class Socket extends EventTarget {
     this.#finish();
   }
 
-  #overWebSocket(socket, onTransport) {
+  #overWebSocket(url, protocols, onTransport) {
+    let socket;
+    try {
+      socket = new WebSocket(url, protocols);
+    } catch {
+      // Such as ws: on a page by https:.
+      this.dispatchEvent(new Event('error'));
+      this.#finish();
+      return;
+    }
     this.#socket = socket;
     socket.binaryType = 'arraybuffer';
     socket.addEventListener('open', () => this.#opened('websocket', onTransport));

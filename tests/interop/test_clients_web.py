@@ -6,7 +6,7 @@ import unittest
 
 import ports
 from broker import PATIENCE_S
-from client_scenarios import Basics, Scenarios
+from client_scenarios import Basics, Client, Scenarios
 from client_tutorial import ROOT, Tutorial, fence
 
 AGENT = ROOT / "tests/interop/agents/web"
@@ -32,6 +32,10 @@ class Chromium(Basics):
         addresses = {"https": f"https://127.0.0.1:{at['https']}", "websocket": f"ws://127.0.0.1:{at['ws']}/mqtt"}
         return super().client(*args, **addresses, **options)
 
+    def test_what_no_browser_opens_is_an_error_and_a_close(self):
+        socket = Client(self.agent, "socket")
+        self.assertEqual(socket.do("socket_events", url="ws://127.0.0.1/mqtt", protocols=["not a token"]), ["error", "close"])
+
 
 class Window(Chromium, Scenarios, unittest.TestCase):
     # No browser has statistics of the path, or moves to another network when it is asked to.
@@ -42,6 +46,8 @@ class Window(Chromium, Scenarios, unittest.TestCase):
     test_a_message_is_acknowledged_by_hand = test_a_client_that_gives_up_says_so = None
     test_wrong_arguments_are_errors_of_the_call = test_options_that_there_are_not = None
     test_a_message_that_the_server_would_not_accept_is_an_error = None
+    # It keeps what is published without a bound, and waits for none of it when it is closed.
+    test_requests_behind_more_messages_than_may_wait_fail = test_what_a_close_overtakes_ends_as_closed = None
 
 
 class Worker(Chromium, unittest.TestCase):

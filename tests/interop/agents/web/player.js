@@ -111,6 +111,15 @@ const doing = {
       deliver(clients.get(client));
     }),
 
+  // As MQTT.js would have the socket, where it would not get as far.
+  socket_events: ({ url, protocols }) =>
+    new Promise((resolve) => {
+      const events = [];
+      const socket = webtransport({ server: () => Promise.reject(new Error('none')) }).createWebsocket(url, protocols);
+      socket.addEventListener('error', () => events.push('error'));
+      socket.addEventListener('close', () => resolve([...events, 'close']));
+    }),
+
   async close({ client: name }) {
     const client = clients.get(name);
     for (const { reject } of client.waiting.splice(0)) reject(failure('closed', -1, 'the client is closed'));
