@@ -128,8 +128,7 @@ func (m *Message) properties(pinned *pins) []C.struct_fulmar_property {
 		})
 	}
 	if m.Expiry > 0 {
-		// To the next second: none would be "expired".
-		add(idExpiry, "", nil, uint32(min((m.Expiry+time.Second-1)/time.Second, 1<<32-1)))
+		add(idExpiry, "", nil, uint32(min(wholeSeconds(m.Expiry), 1<<32-1)))
 	}
 	if m.ContentType != "" {
 		add(idContentType, "", []byte(m.ContentType), 0)

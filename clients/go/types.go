@@ -215,4 +215,13 @@ func (o *Options) apply(options handle) error {
 	return failed
 }
 
-func seconds(span time.Duration) string { return strconv.FormatInt(int64(span/time.Second), 10) }
+func seconds(span time.Duration) string { return strconv.FormatInt(wholeSeconds(span), 10) }
+
+// wholeSeconds are those of MQTT, rounded up: a short time is not none.
+func wholeSeconds(span time.Duration) int64 {
+	whole := int64(span / time.Second)
+	if span%time.Second > 0 {
+		whole++
+	}
+	return whole
+}

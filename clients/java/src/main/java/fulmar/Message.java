@@ -185,7 +185,7 @@ public record Message(
   private List<Given> given() {
     List<Given> given = new ArrayList<>();
     if (expiry != null) {
-      given.add(new Given(EXPIRY, "", new byte[0], (int) Math.min(expiry.plusMillis(999).toSeconds(), 0xFFFF_FFFFL)));
+      given.add(new Given(EXPIRY, "", new byte[0], (int) Math.min(Options.secondsOf(expiry), 0xFFFF_FFFFL)));
     }
     if (contentType != null) {
       given.add(new Given(CONTENT_TYPE, "", contentType.getBytes(StandardCharsets.UTF_8), 0));

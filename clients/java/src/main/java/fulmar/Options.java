@@ -38,9 +38,9 @@ public final class Options {
     return set("ca_file", file);
   }
 
-  /** Sets how long the server keeps the session without a connection. */
+  /** Sets how long the server keeps the session without a connection, to the next second. */
   public Options sessionExpiry(Duration time) {
-    return set("session_expiry_s", time.toSeconds());
+    return set("session_expiry_s", secondsOf(time));
   }
 
   /** Resumes the session of this client identifier at the first connection, too. */
@@ -76,6 +76,11 @@ public final class Options {
   public Options onEvent(Consumer<Event> consumer) {
     onEvent = consumer;
     return this;
+  }
+
+  /** The seconds of MQTT, rounded up: a short time is not none. */
+  static long secondsOf(Duration time) {
+    return time.plusNanos(999_999_999).toSeconds();
   }
 
   /** Returns the handle of the library's options, which the caller frees. */
