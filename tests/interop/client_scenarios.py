@@ -399,6 +399,22 @@ class Scenarios(Basics):
         slow.do("subscribe", filter="answers", qos=1)
         self.assertEqual([int(payload) for payload in slow.payloads(3000)], list(range(3000)))
 
+    def test_a_client_that_is_closed_while_messages_arrive(self):
+        # Which take a while to copy out of the library's memory.
+        pairs = [["name", str(n)] for n in range(200)]
+        for scheme in self.main:
+            sender = self.client(scheme)
+            for _ in range(5):
+                clients = [self.client(scheme) for _ in range(5)]
+                for client in clients:
+                    client.do("subscribe", filter="t", qos=0)
+                sending = [sender.begin("publish", topic="t", payload="", qos=0, user_properties=pairs) for _ in range(100)]
+                for client in clients:
+                    client.receive(1)
+                closing = [client.begin("close") for client in clients]
+                for future in (*closing, *sending):
+                    future.result(PATIENCE_S)
+
     def test_a_message_is_acknowledged_by_hand(self):
         options = {"client_id": "c", "session_expiry_s": 600}
         client = self.client(self.main[0], acknowledge_by_hand=True, **options)

@@ -46,8 +46,8 @@ class Window(Chromium, Scenarios, unittest.TestCase):
     test_a_message_is_acknowledged_by_hand = test_a_client_that_gives_up_says_so = None
     test_wrong_arguments_are_errors_of_the_call = test_options_that_there_are_not = None
     test_a_message_that_the_server_would_not_accept_is_an_error = None
-    # It keeps what is published without a bound, and waits for none of it when it is closed.
-    test_requests_behind_more_messages_than_may_wait_fail = test_what_a_close_overtakes_ends_as_closed = None
+    # Nothing of it is freed by hand.
+    test_a_client_that_is_closed_while_messages_arrive = None
 
 
 class Worker(Chromium, unittest.TestCase):

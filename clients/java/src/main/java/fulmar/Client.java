@@ -55,7 +55,7 @@ public final class Client implements AutoCloseable {
 
   /**
    * Starts a client. The future has it when the server has accepted it, at once with {@link Options#offline()}, or fails with
-   * {@link RefusedException} if the first attempt does.
+   * {@link RefusedException} if the first attempt does. Cancelling the future, or a timeout of it, ends the attempt.
    *
    * @throws IllegalArgumentException if the URL or an option cannot be used
    */
@@ -64,14 +64,15 @@ public final class Client implements AutoCloseable {
     if (options.offline) {
       return CompletableFuture.completedFuture(client);
     }
-    return client.connected.handle(
-        (nothing, failure) -> {
-          if (failure == null) {
-            return client;
+    CompletableFuture<Client> result = client.connected.thenApply(nothing -> client);
+    // Also if the application ends the attempt: nobody else has the client then.
+    result.whenCompleteAsync(
+        (made, failure) -> {
+          if (made != client) {
+            client.close();
           }
-          client.close();
-          throw (FulmarException) failure;
         });
+    return result;
   }
 
   /**
@@ -159,24 +160,41 @@ public final class Client implements AutoCloseable {
     return Statistics.of(path);
   }
 
-  /** Disconnects after what is queued is delivered, for at most drain_timeout_ms, and ends the client. */
+  /**
+   * Disconnects after what is queued is delivered, for at most drain_timeout_ms, and ends the client. {@link
+   * Options#onEvent} may call it, too, but does not learn the results of requests then.
+   */
   @Override
   public void close() {
-    // An error says that it is closed already, or has given up.
-    Library.FULMAR.fulmar_disconnect(handle, -1);
     lock.lock();
     try {
       closing = true;
       changed.signalAll();
-      // Results stand before the end.
-      while (ended == null && !waiting.isEmpty()) {
-        changed.awaitUninterruptibly();
-      }
     } finally {
       lock.unlock();
     }
-    end(new ClosedException());
-    Library.FULMAR.fulmar_free(handle);
+    // An error says that it is closed already, or has given up.
+    Library.FULMAR.fulmar_disconnect(handle, -1);
+    if (Thread.currentThread() == reader) {
+      end(new ClosedException());
+    } else {
+      awaitReader();
+    }
+  }
+
+  /** Waits until the reader has taken the last event, and freed the client. */
+  private void awaitReader() {
+    boolean interrupted = false;
+    while (reader.isAlive()) {
+      try {
+        reader.join();
+      } catch (InterruptedException interruption) {
+        interrupted = true;
+      }
+    }
+    if (interrupted) {
+      Thread.currentThread().interrupt();
+    }
   }
 
   private CompletableFuture<Integer> request(LongToIntFunction call) {
@@ -231,22 +249,45 @@ public final class Client implements AutoCloseable {
     }
   }
 
+  /** Takes events until the last, and then frees the client: nobody but this thread uses what they point to. */
   private void read() {
-    Library.Received event = new Library.Received();
-    while (awaitRoom() && Library.FULMAR.fulmar_next(handle, event, -1) == 1) {
-      take(event);
+    FulmarException why = new ClosedException();
+    try {
+      Library.Received event = new Library.Received();
+      awaitRoom();
+      while (Library.FULMAR.fulmar_next(handle, event, -1) == 1) {
+        take(event);
+        awaitRoom();
+      }
+    } catch (Throwable failure) {
+      why.initCause(failure);
+      throw failure;
+    } finally {
+      try {
+        end(why);
+      } finally {
+        Library.FULMAR.fulmar_free(handle);
+      }
     }
-    end(new ClosedException());
   }
 
-  /** Waits until an event may be taken: results may stand behind more messages than wait already. */
-  private boolean awaitRoom() {
+  /** Waits until an event may be taken: results may stand behind more messages than wait already, and a close needs all. */
+  private void awaitRoom() {
     lock.lock();
     try {
-      while (messages.size() >= MAX_MESSAGES && waiting.isEmpty() && !closing) {
+      while (!closing && messages.size() >= MAX_MESSAGES && waiting.isEmpty()) {
         changed.awaitUninterruptibly();
       }
-      return messages.size() < MAX_MESSAGES || !waiting.isEmpty();
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  private void keep(Message message) {
+    lock.lock();
+    try {
+      messages.add(message);
+      changed.signalAll();
     } finally {
       lock.unlock();
     }
@@ -266,16 +307,7 @@ public final class Client implements AutoCloseable {
         }
         tell(Event.of(Event.Kind.LOST, event));
       }
-      case 3 -> {
-        Message message = Message.received(event);
-        lock.lock();
-        try {
-          messages.add(message);
-          changed.signalAll();
-        } finally {
-          lock.unlock();
-        }
-      }
+      case 3 -> keep(Message.received(event));
       case 4, 5, 6 -> finish(event.token, event.reason, event.textOfEvent());
       case 7 -> tell(Event.of(Event.Kind.MIGRATED, event));
       case 8 -> tell(Event.of(Event.Kind.MAY_REPEAT, event));
@@ -293,7 +325,17 @@ public final class Client implements AutoCloseable {
     if (reason >= 0 && reason < 0x80) {
       result.completeAsync(() -> reason);
     } else {
-      fail(result, new RefusedException(reason, text));
+      fail(result, reason < 0 ? unanswered(text) : new RefusedException(reason, text));
+    }
+  }
+
+  /** Why the server has given no answer: a close has overtaken it, or the client has given up. */
+  private FulmarException unanswered(String text) {
+    lock.lock();
+    try {
+      return closing ? new ClosedException() : new DisconnectedException(-1, text);
+    } finally {
+      lock.unlock();
     }
   }
 
@@ -304,7 +346,7 @@ public final class Client implements AutoCloseable {
   private void tell(Event event) {
     try {
       options.onEvent.accept(event);
-    } catch (RuntimeException failure) {
+    } catch (Throwable failure) {
       Thread.UncaughtExceptionHandler handler = reader.getUncaughtExceptionHandler();
       handler.uncaughtException(reader, failure);
     }
@@ -317,12 +359,17 @@ public final class Client implements AutoCloseable {
       if (ended == null) {
         ended = why;
       }
-      waiting.values().forEach(result -> fail(result, ended));
-      waiting.clear();
+      failWaiting(ended);
       fail(connected, ended);
       changed.signalAll();
     } finally {
       lock.unlock();
     }
+  }
+
+  /** Fails the requests whose results are not to come any more; with the lock. */
+  private void failWaiting(FulmarException why) {
+    waiting.values().forEach(result -> fail(result, why));
+    waiting.clear();
   }
 }

@@ -1,11 +1,13 @@
 package fulmar;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.time.Duration;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import org.junit.jupiter.api.Test;
 
 /** Errors of calls, without a network: a client that has no connection. */
@@ -50,7 +52,8 @@ class ArgumentsTest {
     CompletableFuture<Void> published = client.publish(Message.of("a", "m").qos(1).build());
     assertEquals(null, client.receive(Duration.ofMillis(1)));
     client.close();
-    assertTrue(published.handle((nothing, failure) -> failure != null).join());
+    Throwable failure = assertThrows(CompletionException.class, published::join).getCause();
+    assertInstanceOf(ClosedException.class, failure);
     assertThrows(ClosedException.class, client::receive);
     assertThrows(ClosedException.class, () -> client.publish(Message.of("a", "m").build()));
     client.close();
