@@ -11,6 +11,7 @@ package fulmar
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"os"
 	"sync"
@@ -18,8 +19,17 @@ import (
 	"time"
 )
 
-// maxMessages wait for the application before the client reads no further ones.
+// maxMessages wait for the application before the client reads no further ones, unless a result may stand behind them.
 const maxMessages = 1000
+
+// maxBacklog messages may wait, and this many bytes of them, whatever stands behind them.
+const (
+	maxBacklog      = 10_000
+	maxBacklogBytes = 64 << 20
+)
+
+// errBacklog fails requests whose results cannot be read.
+var errBacklog = fmt.Errorf("%w: 10,000 received messages or 64 MiB wait, and results behind them: receive messages first", ErrTimeout)
 
 // queuePoll is the time between attempts to queue a message while the queue is full.
 const queuePoll = 10 * time.Millisecond
@@ -34,8 +44,12 @@ type Client struct {
 	// changed is closed, and replaced, when what is below has changed.
 	changed  chan struct{}
 	messages []Message
-	waiting  map[uint64]chan result
-	token    uint64
+	// messageBytes are those of messages.
+	messageBytes int
+	waiting      map[uint64]chan result
+	token        uint64
+	// closing says that Close has begun.
+	closing bool
 	// ended is why no more events come.
 	ended error
 	// connected has the outcome of the first attempt.
@@ -160,18 +174,28 @@ func (c *Client) read(raw syscall.RawConn) {
 	}
 }
 
-// hasRoom says whether to take an event: results may stand behind more messages than wait already.
+// hasRoom says whether to take an event: results may stand behind more messages than wait already, and a close needs all.
 func (c *Client) hasRoom() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.messages) < maxMessages || len(c.waiting) > 0
+	return c.wantsEvents()
+}
+
+// wantsEvents is hasRoom with the lock.
+func (c *Client) wantsEvents() bool {
+	return c.closing || !c.isFull() && (len(c.messages) < maxMessages || len(c.waiting) > 0)
+}
+
+// isFull says whether no further message may wait; with the lock.
+func (c *Client) isFull() bool {
+	return len(c.messages) >= maxBacklog || c.messageBytes >= maxBacklogBytes
 }
 
 // awaitRoom waits until it has; false once the client has ended.
 func (c *Client) awaitRoom() bool {
 	room := false
 	c.await(context.Background(), func() bool {
-		room = len(c.messages) < maxMessages || len(c.waiting) > 0
+		room = c.wantsEvents()
 		return room || c.ended != nil
 	})
 	return room
@@ -215,10 +239,7 @@ func (c *Client) finish(why error) {
 		if c.ended == nil {
 			c.ended = why
 		}
-		for token, waiting := range c.waiting {
-			waiting <- result{err: c.ended}
-			delete(c.waiting, token)
-		}
+		c.failWaiting(c.ended)
 		select {
 		case c.connected <- c.ended:
 		default:
@@ -226,10 +247,31 @@ func (c *Client) finish(why error) {
 	})
 }
 
+// failWaiting fails the requests whose results are not to come any more; with the lock.
+func (c *Client) failWaiting(why error) {
+	for token, waiting := range c.waiting {
+		waiting <- result{err: why}
+		delete(c.waiting, token)
+	}
+}
+
+// keep keeps a message for the application; with the lock.
+func (c *Client) keep(message Message) {
+	// Only of a client that closes, which reads on.
+	if c.isFull() {
+		return
+	}
+	c.messages = append(c.messages, message)
+	c.messageBytes += message.size()
+	if c.isFull() && !c.closing {
+		c.failWaiting(errBacklog)
+	}
+}
+
 func (c *Client) take(taken *event) {
 	switch taken.Kind {
 	case kindMessage:
-		c.change(func() { c.messages = append(c.messages, taken.message) })
+		c.change(func() { c.keep(taken.message) })
 		return
 	case kindPublished, kindSubscribed, kindUnsubscribed:
 		c.change(func() { c.answer(taken) })
@@ -260,28 +302,37 @@ func (c *Client) answer(taken *event) {
 		return
 	}
 	delete(c.waiting, taken.token)
-	if taken.Reason >= 0 && taken.Reason < 0x80 {
-		waiting <- result{reason: taken.Reason}
-	} else {
+	switch {
+	case taken.Reason >= 0x80:
 		waiting <- result{err: &Refused{taken.Reason, taken.Text}}
+	case taken.Reason >= 0:
+		waiting <- result{reason: taken.Reason}
+	case c.closing:
+		// The close has overtaken it.
+		waiting <- result{err: ErrClosed}
+	default:
+		waiting <- result{err: &Disconnected{taken.Reason, taken.Text}}
 	}
 }
 
 // request makes a call whose result becomes an event.
-func (c *Client) request(work func(token uint64) error) (*Delivery, error) {
+func (c *Client) request(work func(*Delivery) error) (*Delivery, error) {
 	delivery := &Delivery{client: c, result: make(chan result, 1)}
-	var ended error
+	var refused error
 	c.change(func() {
-		if ended = c.ended; ended == nil {
+		if refused = c.ended; refused == nil && c.isFull() {
+			refused = errBacklog
+		}
+		if refused == nil {
 			c.token++
 			delivery.token = c.token
 			c.waiting[c.token] = delivery.result
 		}
 	})
-	if ended != nil {
-		return nil, ended
+	if refused != nil {
+		return nil, refused
 	}
-	if err := work(delivery.token); err != nil {
+	if err := work(delivery); err != nil {
 		delivery.forget()
 		return nil, c.cause(err)
 	}
@@ -299,6 +350,9 @@ func (c *Client) cause(err error) error {
 }
 
 // Publish publishes, and waits as Delivery.Wait does.
+//
+// A result comes behind the messages that were received before it. While 10,000 of them, or 64 MiB, wait for Receive, the
+// client reads nothing: requests under way fail with ErrTimeout although the server may have them, and new ones fail at once.
 func (c *Client) Publish(ctx context.Context, message Message) error {
 	delivery, err := c.Queue(ctx, message)
 	if err != nil {
@@ -311,14 +365,16 @@ func (c *Client) Publish(ctx context.Context, message Message) error {
 // Queue queues a message, connected or not, and waits only while the queue is full. Messages that one goroutine queues are
 // sent in this order.
 func (c *Client) Queue(ctx context.Context, message Message) (*Delivery, error) {
-	return c.request(func(token uint64) error {
+	return c.request(func(delivery *Delivery) error {
 		for {
-			err := publish(c.handle, &message, token)
+			err := publish(c.handle, &message, delivery.token)
 			if !errors.Is(err, ErrTimeout) {
 				return err
 			}
 			select {
 			case <-time.After(queuePoll):
+			case failed := <-delivery.result:
+				return failed.err
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -357,7 +413,7 @@ func (c *Client) Unsubscribe(ctx context.Context, filter string) error {
 }
 
 func (c *Client) ask(ctx context.Context, work func(token uint64) error) (int, error) {
-	delivery, err := c.request(work)
+	delivery, err := c.request(func(delivery *Delivery) error { return work(delivery.token) })
 	if err != nil {
 		return 0, err
 	}
@@ -369,9 +425,11 @@ func (c *Client) ask(ctx context.Context, work func(token uint64) error) (int, e
 func (c *Client) Receive(ctx context.Context) (message Message, err error) {
 	waited := c.await(ctx, func() bool {
 		if len(c.messages) > 0 {
-			message = c.messages[0]
+			stopped := !c.wantsEvents()
+			message, c.messages[0] = c.messages[0], Message{}
 			c.messages = c.messages[1:]
-			if len(c.messages) == maxMessages-1 {
+			c.messageBytes -= message.size()
+			if stopped && c.wantsEvents() {
 				c.wake()
 			}
 			return true
@@ -413,6 +471,7 @@ func (c *Client) Statistics() (Statistics, error) {
 
 // Close disconnects after what is queued is delivered, for at most drain_timeout_ms, and ends the client.
 func (c *Client) Close() error {
+	c.change(func() { c.closing = true })
 	err := disconnect(c.handle)
 	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed) {
 		// By another Close, or because it gave up.

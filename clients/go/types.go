@@ -63,6 +63,15 @@ type Message struct {
 	receipt        uint64
 }
 
+// size is about how many bytes it has.
+func (m *Message) size() int {
+	size := len(m.Topic) + len(m.Payload) + len(m.ContentType) + len(m.ResponseTopic) + len(m.CorrelationData)
+	for _, property := range m.UserProperties {
+		size += len(property.Name) + len(property.Value)
+	}
+	return size
+}
+
 // Identifiers of properties.
 const (
 	idExpiry          = 0x02
@@ -168,7 +177,7 @@ type Options struct {
 	Offline bool
 	// More has further options of fulmar.h by their names, such as "streams": "topic".
 	More map[string]string
-	// OnEvent gets news of the connection; it must not block.
+	// OnEvent gets news of the connection; it must neither block nor close the client.
 	OnEvent func(Event)
 }
 

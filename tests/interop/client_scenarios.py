@@ -399,6 +399,35 @@ class Scenarios(Basics):
         slow.do("subscribe", filter="answers", qos=1)
         self.assertEqual([int(payload) for payload in slow.payloads(3000)], list(range(3000)))
 
+    def test_requests_behind_more_messages_than_may_wait_fail(self):
+        slow = self.client(self.main[1], client_id="slow", session_expiry_s=600)
+        fast = self.client(self.main[0])
+        slow.do("subscribe", filter="t", qos=1)
+        # The client reads while it waits for an answer, and the broker keeps what it does not read.
+        sent, failed = 0, None
+        for _ in range(1000):
+            if sent < 15_000:
+                fast.do("publish_numbers", topic="t", qos=1, first=sent, count=500)
+                sent += 500
+            if failed := slow.begin("publish_numbers", topic="answers", qos=1, first=0, count=100).exception(PATIENCE_S):
+                break
+        self.assertIsInstance(failed, Failure, f"{sent} messages wait")
+        self.assertEqual(failed.kind, "other", failed)
+        self.assertIn("receive messages first", failed.text)
+        self.assertEqual([int(payload) for payload in slow.payloads(sent)], list(range(sent)))
+        slow.publish("answers", b"", 1)
+
+    def test_what_a_close_overtakes_ends_as_closed(self):
+        self.broker.kill()
+        for scheme in self.main:
+            # Most of them have no place in the queue yet.
+            client = self.client(scheme, offline=True, more={"drain_timeout_ms": "100", "max_queued_messages": "50"})
+            publishing = [client.begin("publish", topic="t", payload="", qos=n % 3) for n in range(200)]
+            client.do("close")
+            for future in publishing:
+                error = future.exception(PATIENCE_S)
+                self.assertEqual(error and error.kind, "closed", error)
+
     def test_a_client_that_is_closed_while_messages_arrive(self):
         # Which take a while to copy out of the library's memory.
         pairs = [["name", str(n)] for n in range(200)]

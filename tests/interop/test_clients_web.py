@@ -48,6 +48,8 @@ class Window(Chromium, Scenarios, unittest.TestCase):
     test_a_message_that_the_server_would_not_accept_is_an_error = None
     # Nothing of it is freed by hand.
     test_a_client_that_is_closed_while_messages_arrive = None
+    # It keeps what is published without a bound, and waits for none of it when it is closed.
+    test_requests_behind_more_messages_than_may_wait_fail = test_what_a_close_overtakes_ends_as_closed = None
 
 
 class Worker(Chromium, unittest.TestCase):

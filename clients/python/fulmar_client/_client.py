@@ -8,8 +8,11 @@ from typing import Any, AsyncIterator, Dict, List, Optional, Tuple, Union
 from . import _library as c
 from ._library import LIBRARY, Error, as_text, checked, made
 
-# How many messages wait for the application here before the client reads no further ones.
+# How many messages wait for the application here before the client reads no further ones, unless a result may stand behind
+# them; and how many, and how many bytes of them, whatever stands behind them.
 _MESSAGES = 1000
+_BACKLOG = 10_000
+_BACKLOG_BYTES = 64 << 20
 
 
 class Disconnected(Exception):
@@ -43,6 +46,12 @@ class Message:
     expiry_s: Optional[int] = None
     user_properties: Tuple[Tuple[str, str], ...] = ()
     receipt: int = 0
+
+    def _size(self) -> int:
+        """About how many bytes it has."""
+        texts = [self.topic, self.content_type or "", self.response_topic or ""]
+        texts += [text for pair in self.user_properties for text in pair]
+        return len(self.payload) + len(self.correlation_data or b"") + sum(map(len, texts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +96,8 @@ class Client:
             raise Error(c.BUSY, "this client is in use")
         self._loop = asyncio.get_running_loop()
         self._received: "asyncio.Queue[Optional[Message]]" = asyncio.Queue()
+        self._received_bytes = 0
+        self._closing = False
         self._why = ("the client is closed", None)
         self._client = made(LIBRARY.fulmar_connect(self._options))
         self._fd = checked(LIBRARY.fulmar_event_fd(self._client))
@@ -103,7 +114,8 @@ class Client:
 
     async def __aexit__(self, *_: Any) -> None:
         """Disconnects, after what is queued is delivered."""
-        client = self._client
+        client, self._closing = self._client, True
+        self._read(bool(client))
         try:
             await self._loop.run_in_executor(None, lambda: LIBRARY.fulmar_disconnect(client, -1))
         finally:
@@ -141,7 +153,7 @@ class Client:
         # Other tasks have their turns in between.
         for _ in range(100):
             # A result may stand behind more messages.
-            if self._received.qsize() >= _MESSAGES and not self._waiting:
+            if not self._closing and (self._is_full() or self._received.qsize() >= _MESSAGES and not self._waiting):
                 return self._read(False)
             taken = LIBRARY.fulmar_next(self._client, ctypes.byref(event), 0)
             if taken == 0:
@@ -154,15 +166,18 @@ class Client:
 
     def _on_event(self, event: c.Event) -> None:
         if event.kind == c.MESSAGE:
-            self._received.put_nowait(_message(event))
+            self._keep(_message(event))
         elif event.kind in (c.PUBLISHED, c.SUBSCRIBED, c.UNSUBSCRIBED):
             future = self._waiting.pop(event.token, None)
             if future is None or future.done():
                 return
             if 0 <= event.reason < 0x80:
                 future.set_result(event.reason)
-            else:
+            elif event.reason >= 0:
                 future.set_exception(Refused(event.reason, event.text.decode()))
+            else:
+                # A close has overtaken it, or the client gives up.
+                future.set_exception(Disconnected(*(self._why if self._closing else (event.text.decode(), event.reason))))
         elif event.kind == c.CONNECTED:
             if self._connected and not self._connected.done():
                 self._connected.set_result(None)
@@ -173,6 +188,27 @@ class Client:
             if self._connected and not self._connected.done():
                 self._connected.set_exception(Refused(event.reason, self.last_error))
 
+    def _is_full(self) -> bool:
+        return self._received.qsize() >= _BACKLOG or self._received_bytes >= _BACKLOG_BYTES
+
+    def _keep(self, message: Message) -> None:
+        # Only of a client that closes, which reads on.
+        if self._is_full():
+            return
+        self._received.put_nowait(message)
+        self._received_bytes += message._size()
+        if self._is_full() and not self._closing:
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(_backlog())
+            self._waiting.clear()
+
+    def _checked(self, answer: int) -> int:
+        """The answer of a call, which fails because the client is closed meanwhile, or has given up, or for its own reason."""
+        if answer == c.CLOSED or answer == c.INVALID and not self._client:
+            raise Disconnected(*self._why)
+        return checked(answer)
+
     def _open(self) -> int:
         if not self._client:
             raise Disconnected(*self._why)
@@ -180,6 +216,8 @@ class Client:
 
     def _request(self) -> Tuple[int, asyncio.Future]:
         self._open()
+        if self._is_full():
+            raise _backlog()
         self._last_token += 1
         future = self._waiting[self._last_token] = self._loop.create_future()
         self._read(True)
@@ -190,7 +228,11 @@ class Client:
         content_type: Optional[str] = None, response_topic: Optional[str] = None, correlation_data: Optional[bytes] = None,
         expiry_s: Optional[int] = None, user_properties: Union[Dict[str, str], List[Tuple[str, str]], None] = None,
     ) -> int:
-        """Publishes, and waits until the server has the message (QoS 1 and 2) or it is sent. Returns the reason code."""
+        """Publishes, and waits until the server has the message (QoS 1 and 2) or it is sent. Returns the reason code.
+
+        A result comes behind the messages that were received before it. While 10,000 of them, or 64 MiB, wait in
+        `messages()`, the client reads nothing: requests under way raise `Error` although the server may have them, and new
+        ones raise it at once."""
         data = payload.encode() if isinstance(payload, str) else bytes(memoryview(payload))
         pairs = user_properties.items() if isinstance(user_properties, dict) else user_properties or []
         given = [(0x02, expiry_s, b"", b"")] if expiry_s is not None else []
@@ -207,9 +249,12 @@ class Client:
         try:
             # In turn, or messages would overtake one another where the queue is full.
             async with self._queueing:
-                while (answer := LIBRARY.fulmar_publish(self._client, ctypes.byref(publication), token, 0)) == c.TIMEOUT:
+                while not future.done():
+                    answer = LIBRARY.fulmar_publish(self._client, ctypes.byref(publication), token, 0)
+                    if answer != c.TIMEOUT:
+                        self._checked(answer)
+                        break
                     await asyncio.sleep(0.01)
-            checked(answer)
             return await future
         finally:
             self._waiting.pop(token, None)
@@ -219,7 +264,7 @@ class Client:
         token, future = self._request()
         try:
             options = qos | no_local << 2 | retain_as_published << 3
-            checked(LIBRARY.fulmar_subscribe(self._client, as_text(filter, "the filter"), options, token))
+            self._checked(LIBRARY.fulmar_subscribe(self._client, as_text(filter, "the filter"), options, token))
             return await future
         finally:
             self._waiting.pop(token, None)
@@ -228,7 +273,7 @@ class Client:
         """Ends a subscription."""
         token, future = self._request()
         try:
-            checked(LIBRARY.fulmar_unsubscribe(self._client, as_text(filter, "the filter"), token))
+            self._checked(LIBRARY.fulmar_unsubscribe(self._client, as_text(filter, "the filter"), token))
             return await future
         finally:
             self._waiting.pop(token, None)
@@ -243,24 +288,30 @@ class Client:
                 if self._client:
                     raise Disconnected(*self._why)
                 return
+            self._received_bytes -= message._size()
             if self._client:
                 self._read(True)
             yield message
 
     def acknowledge(self, message: Message) -> None:
         """Acknowledges a message at QoS 1, of a client with acknowledge_by_hand."""
-        checked(LIBRARY.fulmar_acknowledge(self._open(), message.receipt))
+        self._checked(LIBRARY.fulmar_acknowledge(self._open(), message.receipt))
 
     def network_changed(self) -> None:
         """Says that the machine's network has changed: QUIC moves at once."""
-        checked(LIBRARY.fulmar_network_changed(self._open()))
+        self._checked(LIBRARY.fulmar_network_changed(self._open()))
 
     async def path(self) -> Path:
         """Statistics of the connection's path."""
         found, client = c.PathStructure(), self._open()
-        await self._loop.run_in_executor(None, lambda: checked(LIBRARY.fulmar_path(client, ctypes.byref(found))))
+        await self._loop.run_in_executor(None, lambda: self._checked(LIBRARY.fulmar_path(client, ctypes.byref(found))))
         return Path(c.TRANSPORTS[found.transport], found.early_data, found.rtt_us / 1000, found.lost_packets, found.sent_bytes,
                     found.received_bytes, found.migrations, found.server_moves)
+
+
+def _backlog() -> Error:
+    text = "10,000 received messages or 64 MiB wait, and results behind them: receive messages first"
+    return Error(c.TIMEOUT, text)
 
 
 def _message(event: c.Event) -> Message:

@@ -17,8 +17,13 @@ import java.util.function.LongToIntFunction;
  * lost the session. Its methods may be called on any thread; futures complete on the common pool.
  */
 public final class Client implements AutoCloseable {
-  /** Messages that wait for the application before the client reads no further ones. */
+  /** Messages that wait for the application before the client reads no further ones, unless a result may stand behind them. */
   private static final int MAX_MESSAGES = 1000;
+
+  /** Messages that may wait, and their bytes, whatever stands behind them. */
+  private static final int MAX_BACKLOG = 10_000;
+
+  private static final long MAX_BACKLOG_BYTES = 64 << 20;
 
   /** Time after which a call that waits for room in the queue looks whether its thread was interrupted, in ms. */
   private static final long INTERRUPT_POLL_MS = 100;
@@ -31,6 +36,7 @@ public final class Client implements AutoCloseable {
   private final Condition changed = lock.newCondition();
   // With the lock:
   private final Queue<Message> messages = new ArrayDeque<>();
+  private long messageBytes;
   private final Map<Long, CompletableFuture<Integer>> waiting = new HashMap<>();
   private long lastToken;
   private boolean closing;
@@ -79,6 +85,10 @@ public final class Client implements AutoCloseable {
    * Publishes; the future completes when the server has the message (QoS 1 and 2) or it is sent, or fails with {@link
    * RefusedException}. Waits while the client's queue is full. Messages of one thread are sent in its order.
    *
+   * <p>A result comes behind the messages that were received before it. While 10,000 of them, or 64 MiB, wait for {@link
+   * #receive()}, the client reads nothing: requests under way fail with a {@link FulmarException} although the server may
+   * have them, and new ones fail at once.
+   *
    * @throws IllegalArgumentException if the message cannot be published
    * @throws ClosedException if the client is closed
    */
@@ -91,6 +101,14 @@ public final class Client implements AutoCloseable {
       int answer = message.publish(handle, token, INTERRUPT_POLL_MS);
       if (answer != Library.TIMEOUT || Thread.currentThread().isInterrupted()) {
         return answer;
+      }
+      lock.lock();
+      try {
+        if (!waiting.containsKey(token)) {
+          throw ended == null ? backlog() : ended;
+        }
+      } finally {
+        lock.unlock();
       }
     }
   }
@@ -137,7 +155,9 @@ public final class Client implements AutoCloseable {
         nanos = changed.awaitNanos(nanos);
       }
       changed.signalAll();
-      return messages.remove();
+      Message message = messages.remove();
+      messageBytes -= message.size();
+      return message;
     } finally {
       lock.unlock();
     }
@@ -204,6 +224,9 @@ public final class Client implements AutoCloseable {
     try {
       if (ended != null) {
         throw ended;
+      }
+      if (isFull()) {
+        throw backlog();
       }
       token = ++lastToken;
       waiting.put(token, result);
@@ -275,7 +298,7 @@ public final class Client implements AutoCloseable {
   private void awaitRoom() {
     lock.lock();
     try {
-      while (!closing && messages.size() >= MAX_MESSAGES && waiting.isEmpty()) {
+      while (!closing && (isFull() || messages.size() >= MAX_MESSAGES && waiting.isEmpty())) {
         changed.awaitUninterruptibly();
       }
     } finally {
@@ -283,10 +306,27 @@ public final class Client implements AutoCloseable {
     }
   }
 
+  /** Whether no further message may wait; with the lock. */
+  private boolean isFull() {
+    return messages.size() >= MAX_BACKLOG || messageBytes >= MAX_BACKLOG_BYTES;
+  }
+
+  private static FulmarException backlog() {
+    return new FulmarException("10,000 received messages or 64 MiB wait, and results behind them: receive messages first");
+  }
+
   private void keep(Message message) {
     lock.lock();
     try {
+      // Only of a client that closes, which reads on.
+      if (isFull()) {
+        return;
+      }
       messages.add(message);
+      messageBytes += message.size();
+      if (isFull() && !closing) {
+        failWaiting(backlog());
+      }
       changed.signalAll();
     } finally {
       lock.unlock();

@@ -154,6 +154,12 @@ public record Message(
     return builder.build();
   }
 
+  /** Returns about how many bytes it has. */
+  long size() {
+    long properties = given().stream().mapToLong(property -> property.name.length() + property.value.length).sum();
+    return topic.length() + payload.length + properties;
+  }
+
   /** Calls with the message in the form of the library, whose memory is freed afterwards. */
   int publish(long client, long token, long timeout) {
     if (qos < 0 || qos > 2) {
