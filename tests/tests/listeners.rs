@@ -182,9 +182,10 @@ const NAMED: [(&str, usize); 11] = [
 ];
 
 /// These type what pages say, in whose place they put ports of their own.
-const TYPISTS: [&str; 15] = [
+const TYPISTS: [&str; 16] = [
     "tests/interop/client_tutorial.py",
     "tests/interop/pages.py",
+    "tests/interop/pods.py",
     "tests/interop/test_page_commands.py",
     "tests/interop/test_clients_go.py",
     "tests/interop/test_clients_java.py",
