@@ -64,7 +64,7 @@ pub(crate) fn series(
         if let (Some((first, _)), Some(last)) = (late.first(), known.series.last_at) {
             notifications.extend(watch.look_back(&mut machine, *first, last)?);
         }
-        notifications.extend(watch.go_on(&mut machine, in_order)?);
+        notifications.extend(watch.advance(&mut machine, in_order)?);
         if machine != before {
             alerts::set_machine(db, &rule.id, known.series.seq, &machine)?;
         }
@@ -118,8 +118,8 @@ impl Watch<'_> {
         add(self.db, &self.alert(episode))
     }
 
-    /// Handles measurements that are newer than all before.
-    fn go_on(&self, machine: &mut Machine, measured: &[(Time, f64)]) -> Result<Notifications> {
+    /// Advances the machine by measurements that are newer than all before.
+    fn advance(&self, machine: &mut Machine, measured: &[(Time, f64)]) -> Result<Notifications> {
         let mut notifications = Notifications::new();
         let (device, quantity) = (&self.known.device, Some(&self.known.quantity));
         let mut raised = match machine.is_raised() {
